@@ -105,7 +105,9 @@ class Buttons:
         if number is not None and button.number is not None and number <= button.number:
             return False
         changed, gap_ns = pressed != button.pressed, now_ns - button.heard_ns
-        if changed or (gap_ns > _LONGEST_NS and not button.repeats):
+        if button.repeats:  # also after it moved; a silence that was a fault allows no other one like it
+            button.gaps_ns.append(min(gap_ns, button.most_age_ns, _LONGEST_NS))
+        elif changed or gap_ns > _LONGEST_NS:
             button.gaps_ns.clear()
         else:
             button.gaps_ns.append(gap_ns)

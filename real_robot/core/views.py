@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import OrderedDict
+
 import numpy as np
 
 from embodied_rl.real_robot.core.kinematics import Chain
@@ -20,6 +23,8 @@ _NEW = 0.5
 _LATE = 3
 """Pictures that may be late: a camera lags. Episodes of the shipped policy on the twin, without a sensor's noise, raise
 no alarm at these figures; frozen at any moment, also under a running clock, each raises one."""
+_REMEMBERED = 64
+"""Pictures of which is known where the tool was: a driver may hand out the same few buffers in turn."""
 _EVEN = 4.0
 """Levels of 255 by which the means of cells differ in any picture of a scene."""
 
@@ -45,7 +50,8 @@ class LiveView:
     """Compares a camera's pictures with how far the tool moved between them.
 
     A sensor's noise changes every row of each picture. Where fewer rows change, what changes must move on as the tool
-    does: a clock that is written into the picture changes in its own place.
+    does: a clock that is written into the picture changes in its own place. Pictures that all came before, to the bit,
+    while the tool was elsewhere are old ones in turn.
 
     Example:
         >>> view = LiveView()
@@ -57,6 +63,7 @@ class LiveView:
         self._reference = np.zeros((0, 0, 3), np.int16)
         self._changed = np.zeros((0, 0), bool)
         self._since, self._late = np.zeros((0, 3)), 0
+        self._before, self._last, self._again = OrderedDict[bytes, np.ndarray](), b"", 0
 
     def look(self, image: np.ndarray, points: np.ndarray) -> str:
         """Note a picture.
@@ -69,6 +76,8 @@ class LiveView:
             Why it is not to be believed; '' where it is.
         """
         picked = _picked(image)
+        if again := self._repeats(picked, points):
+            return again
         if self._reference.shape != picked.shape:
             return self._begin(picked, points)
         changed = np.abs(picked - self._reference).max(axis=2) > _SAME
@@ -89,6 +98,16 @@ class LiveView:
     def stuck(self) -> bool:
         """Whether the last pictures were the same while the tool moved; until another one comes."""
         return self._late >= _LATE
+
+    def _repeats(self, picked: np.ndarray, points: np.ndarray) -> str:
+        digest = hashlib.blake2b(picked.tobytes(), digest_size=16).digest()
+        new, self._last = digest != self._last, digest
+        way = float(np.linalg.norm(points - self._before.setdefault(digest, points), axis=1).max())
+        if len(self._before) > _REMEMBERED:
+            self._before.popitem(last=False)
+        if new:
+            self._again = self._again + 1 if way > _FAR_M else 0
+        return f"pictures of before, when the tool was {way:.2f} m away: is the driver stuck?" * (self._again >= _LATE)
 
     def _alive(self, changed: np.ndarray, new: np.ndarray, first: bool, way: float) -> bool:
         if changed.any(axis=1).mean() > _CLOCK_ROWS or (len(changed) < _LEAST_ROWS and changed.any()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ Band = tuple[float, float]
 """Least and largest value that is plausible."""
 OVERRIDES = "overrides"
 """The file's list of keys whose values lie beyond their bands on purpose."""
-_MOST_BYTES, _DEEPEST, _LARGEST = 1 << 20, 20, 1e300
+_MOST_BYTES, _DEEPEST, _LARGEST, _LONGEST = 1 << 20, 20, 1e300, 256
+_OTHER_BASE = re.compile(r"[-+]?(0[0-9_]+|[0-9_]+(:[0-9_.]*)+)")
+"""YAML 1.1 reads 0100 as 64, and 1:40 as 100."""
 
 
 def read_yaml(path: Path) -> Section:
@@ -63,7 +66,7 @@ class Section:
 
     def wrong(self, key: str, problem: str) -> UserError:
         """The error for the value of `key`."""
-        return UserError(f"{self.file}: {self._full(key):.120}: {problem}")
+        return UserError(" ".join(f"{self.file}: {self._full(key):.120}: {problem}".split()))
 
     def plausible(self, key: str, values: Sequence[float], band: Band, unit: str) -> None:
         """Refuse values beyond their band: a slip of the unit or of the hand.
@@ -92,11 +95,11 @@ class Section:
         return key in self._content
 
     def text(self, key: str) -> str:
-        """A text that is not empty."""
+        """A short text in one line that is not empty."""
         value = self._value(key, "a text")
         if not isinstance(value, str) or not value:
             raise self.wrong(key, f"{_shown(value)} is no text; give one, in quotes if it looks like a number")
-        return value
+        return self._plain(key, value)
 
     def flag(self, key: str) -> bool:
         """true or false."""
@@ -125,7 +128,7 @@ class Section:
         value = self._value(key, "[a text, ...]")
         if not isinstance(value, list) or not value or not all(isinstance(item, str) and item for item in value):
             raise self.wrong(key, f"{_shown(value)} is no list of texts; give one or more")
-        return tuple(value)
+        return tuple(self._plain(key, item) for item in value)
 
     def section(self, key: str) -> Section:
         """A mapping within this one."""
@@ -162,6 +165,12 @@ class Section:
         if key not in self._content:
             raise self.wrong(key, f"missing; give {what}")
         return self._content[key]
+
+    def _plain(self, key: str, value: str) -> str:
+        if len(value) > _LONGEST or not value.isprintable() or value != value.strip():
+            problem = f"more than {_LONGEST} characters, a line's end, or spaces around it; correct it"
+            raise self.wrong(key, f"{_shown(value)} has {problem}")
+        return value
 
     def _number(self, key: str, value: Any, unit: str, positive: bool) -> float:
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -202,10 +211,20 @@ def _strict(loader: Any, name: str) -> Any:
             self.depth -= 1
             return node
 
+        def construct_scalar(self, node: Any) -> Any:
+            value = super().construct_scalar(node)
+            if node.tag == "tag:yaml.org,2002:int" and _OTHER_BASE.fullmatch(value):
+                where = f"{name} line {node.start_mark.line + 1}"
+                raise UserError(f"{where}: {value:.80} would be read to another base: write a decimal number")
+            return value
+
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
             seen = set[Hashable]()
             for place, _ in node.value:
                 key = self.construct_object(place, deep=True)
+                if isinstance(key, str) and not key.isprintable():
+                    where = f"{name} line {place.start_mark.line + 1}"
+                    raise UserError(f"{where}: the key {key!r:.80} holds what cannot be printed; correct it")
                 if key in seen or key == "<<":
                     wrong = "is not read; write the keys out" if key == "<<" else "occurs twice; remove one"
                     raise UserError(f"{name} line {place.start_mark.line + 1}: the key {key!s:.80} {wrong}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections import Counter, deque
@@ -62,14 +63,15 @@ class Recorder:
             raise UserError(f"recording needs mcap ({error}): {INSTALL}") from None
         try:
             self._file = WholeFile(path)
+            output: Any = self._file
+            self._writer = Writer(output, chunk_size=_NEVER)  # `_settle` ends the chunks
+            self._writer.start(profile="ros2", library="embodied-rl")
+            self._file.settle()  # whoever is killed at once leaves a recording without a message
         except FileExistsError:
             raise UserError(f"{path} exists already; choose another name") from None
         except OSError as error:
             raise UserError(f"{path} cannot be written: {error.strerror}") from None
         self.path = path
-        output: Any = self._file
-        self._writer = Writer(output, chunk_size=_NEVER)  # `_settle` ends the chunks
-        self._writer.start(profile="ros2", library="embodied-rl")
         self._channels: dict[tuple[str, str], int] = {}
         self._schemas: dict[tuple[str, str], int] = {}
         self._offset_ns = session.wall_ns - session.time_ns
@@ -162,7 +164,7 @@ class Recorder:
     def _run(self) -> None:
         """The thread: write batches until closed; a failure of the disk ends it."""
         told: Counter[str] = Counter()
-        flushed, finished = time.monotonic(), False
+        flushed, finished = -math.inf, False  # the session goes out at once
         try:
             while True:
                 with self._ready:

@@ -165,7 +165,7 @@ def _cameras(section: Section) -> tuple[CameraTopic, ...]:
 def _one_of(section: Section, key: str, known: tuple[str, ...]) -> str:
     value = section.text(key)
     if value not in known:
-        raise section.wrong(key, f"'{value}' is none of {', '.join(known)}")
+        raise section.wrong(key, f"'{value:.80}' is none of {', '.join(known)}")
     return value
 
 

@@ -37,6 +37,36 @@ def test_the_age_is_half_a_second_or_three_periods(period_ms: int) -> None:
     assert buttons.problem(now + most * MS + 1)
 
 
+def test_a_long_silence_does_not_allow_another_one() -> None:
+    """A loose cable: ten seconds of silence, a few words, silence again."""
+    buttons, now = Buttons(), 0
+    for _ in range(10):
+        now += 100 * MS
+        buttons.heard(b"a", "cell", False, now)
+    for _ in range(3):
+        now += 10 * S
+        assert buttons.problem(now)
+        for _ in range(3):
+            buttons.heard(b"a", "cell", False, now)
+            now += 100 * MS
+        assert buttons.problem(now - 100 * MS + 6 * S + 1).startswith("cell repeats")
+    for _ in range(8):
+        buttons.heard(b"a", "cell", False, now)
+        now += 100 * MS
+    assert buttons.problem(now + 400 * MS + 1), "after eight words half a second again"
+
+
+@pytest.mark.parametrize("pressed", [True, False])
+def test_a_button_that_repeats_and_dies_as_it_moves_is_silent(pressed: bool) -> None:
+    buttons, now = Buttons(), 0
+    for _ in range(10):
+        now += 100 * MS
+        buttons.heard(b"a", "cell", not pressed, now)
+    buttons.heard(b"a", "cell", pressed, now + 100 * MS)
+    assert buttons.problem(now + 100 * MS + 500 * MS) == ""
+    assert buttons.problem(now + 100 * MS + 500 * MS + 1).startswith("cell repeats")
+
+
 def test_a_button_that_speaks_when_it_moves_may_be_silent() -> None:
     buttons, now = Buttons(), 0
     for pressed in (False, True, False, True, False):

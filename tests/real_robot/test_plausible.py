@@ -163,3 +163,32 @@ def test_an_override_that_nothing_needs_is_refused(key: str, tmp_path: Path) -> 
     content = yaml.safe_load((ROBOTS / "fr3.yaml").read_text()) | {"overrides": [key]}
     with pytest.raises(UserError, match=f"overrides: {key} is no key whose value lies beyond what is usual"):
         read(content, tmp_path)
+
+
+@pytest.mark.parametrize("value", ["x" * 300_000, "a\nb", " arm", "arm ", "a\tb", "\x1b[31m"])
+@pytest.mark.parametrize(
+    "key", ["name", "base_frame", "gripper.joint", "ros.arm.adapter", "ros.arm.topic", "ros.cameras.front.type"]
+)
+def test_a_text_is_short_and_in_one_line(key: str, value: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        read(slipped("fr3", key, value), tmp_path)
+    message = str(caught.value)
+    assert message.startswith(f"arm.yaml: {key}: ")
+    assert message.isprintable()
+    assert len(message) < 300
+
+
+@pytest.mark.parametrize("key", ["a\nb", "\x1b[31m", "\n" * 1000])
+def test_a_key_that_cannot_be_printed_is_one_line(key: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be printed") as caught:
+        read(yaml.safe_load((ROBOTS / "fr3.yaml").read_text()) | {key: 1}, tmp_path)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("number", ["0100", "1:40", "-0100", "01_00"])
+def test_a_number_of_another_base_is_refused(number: str, tmp_path: Path) -> None:
+    """YAML 1.1 reads 0100 as 64 and 1:40 as 100."""
+    path = tmp_path / "arm.yaml"
+    path.write_text((ROBOTS / "fr3.yaml").read_text().replace("rate_hz: 100.0", f"rate_hz: {number}"))
+    with pytest.raises(UserError, match=rf"arm\.yaml line \d+: {number} would be read to another base"):
+        load_robot(str(path))

@@ -172,6 +172,28 @@ def test_a_text_of_any_length_is_read_by_rosbags(tmp_path: Path, text: str) -> N
     assert [event["instruction"] for event in started] == [text]
 
 
+def test_other_readers_open_what_is_left_of_a_recorder_that_is_killed_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its thread has written anything."""
+    path = tmp_path / "run.mcap"
+    monkeypatch.setattr(Recorder, "_run", lambda self: None)
+    Recorder(path, session())
+    assert read_by_rosbags(path) == []
+    assert read_by_mcap(path, NonSeekingReader) == read_by_mcap(path, make_reader) == []
+    with pytest.raises(UserError, match="does not begin with a session"):
+        RecordingFile(path)
+
+
+def test_the_session_is_written_at_once(tmp_path: Path) -> None:
+    """Not after the first of the times by which what was written is brought to the disk."""
+    path = tmp_path / "run.mcap"
+    recorder = Recorder(path, session(), flush_s=1e6)
+    while not read_by_mcap(path, NonSeekingReader):
+        assert recorder.problem == ""
+    recorder.close()
+
+
 def test_other_readers_read_what_a_kill_left(tmp_path: Path) -> None:
     """The file as it is between two writes, while the recorder still runs."""
     path, left = tmp_path / "run.mcap", tmp_path / "left.mcap"

@@ -65,6 +65,16 @@ def test_a_clock_in_a_repeated_picture_is_no_sign_of_life(clock: Callable[[int, 
     assert first_doubt(lambda number: clock(number, arm(min(0.7, number * 0.015))), 0.3) is None
 
 
+@pytest.mark.parametrize("buffers", [2, 4, 30])
+def test_old_pictures_that_come_in_turn_are_found(buffers: int) -> None:
+    """A driver that hands out the same few buffers: each differs from the one before, as live pictures do."""
+    scenes = [np.random.default_rng(number).integers(0, 256, SCENE.shape, np.uint8) for number in range(buffers)]
+    way = first_doubt(lambda number: scenes[number % buffers], 0.3, pictures=100)
+    assert way is not None
+    assert way < 0.08 + (buffers + 4) * 0.3 / 20
+    assert first_doubt(lambda number: scenes[number % buffers], 0.0, pictures=100) is None, "nobody moves"
+
+
 def test_a_sensors_noise_is_life_where_nothing_else_changes() -> None:
     def noisy(number: int) -> np.ndarray:
         grain = np.random.default_rng(number).normal(0, 2, SCENE.shape)

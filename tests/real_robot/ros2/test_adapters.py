@@ -145,19 +145,24 @@ def kept(data: Any) -> np.ndarray:
     return np.array(data)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_bare_positions_keep_the_limits_of_velocity_in_real_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ticks that come late and then on time: what is sent is never further apart than the time between two messages."""
-    sent, rng = list[np.ndarray](), np.random.default_rng(seed)
+def bare_positions(monkeypatch: pytest.MonkeyPatch, sent: list[np.ndarray], clock: list[int]) -> PositionArrayAdapter:
+    """An adapter that sends to a list, at the times of a clock that is set by hand."""
     monkeypatch.setitem(sys.modules, "std_msgs", ModuleType("std_msgs"))
     messages: Any = ModuleType("std_msgs.msg")
     messages.Float64MultiArray = kept
     monkeypatch.setitem(sys.modules, "std_msgs.msg", messages)
     monkeypatch.setattr("embodied_rl.real_robot.ros2.qos.command", lambda: None)
     node: Any = SimpleNamespace(create_publisher=lambda *_: SimpleNamespace(publish=sent.append))
+    return PositionArrayAdapter(node, "/commands", ROBOT, lambda: clock[0])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_bare_positions_keep_the_limits_of_velocity_in_real_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ticks that come late and then on time: what is sent is never further apart than the time between two messages."""
+    sent, rng = list[np.ndarray](), np.random.default_rng(seed)
     limits, period = ROBOT.limits, 1 / ROBOT.rate_hz
     clock = [0]
-    adapter = PositionArrayAdapter(node, "/commands", ROBOT, lambda: clock[0])
+    adapter = bare_positions(monkeypatch, sent, clock)
     gate = ROBOT.gate()
     gate.start(ROBOT.home, 0)
     times, asked = list[float](), list[np.ndarray]()
@@ -179,14 +184,25 @@ def test_bare_positions_keep_the_limits_of_velocity_in_real_time(seed: int, monk
 
 def test_bare_positions_begin_anew_where_the_arm_is_after_a_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     sent, clock = list[np.ndarray](), [0]
-    monkeypatch.setitem(sys.modules, "std_msgs", ModuleType("std_msgs"))
-    messages: Any = ModuleType("std_msgs.msg")
-    messages.Float64MultiArray = kept
-    monkeypatch.setitem(sys.modules, "std_msgs.msg", messages)
-    monkeypatch.setattr("embodied_rl.real_robot.ros2.qos.command", lambda: None)
-    node: Any = SimpleNamespace(create_publisher=lambda *_: SimpleNamespace(publish=sent.append))
-    adapter = PositionArrayAdapter(node, "/commands", ROBOT, lambda: clock[0])
+    adapter = bare_positions(monkeypatch, sent, clock)
     for clock[0], offset in ((0, 0.0), (10**9, 1.0)):
         output: Any = SimpleNamespace(tick=SimpleNamespace(setpoint=SimpleNamespace(positions=ROBOT.home + offset)))
         adapter.send(output, 0)
     np.testing.assert_array_equal(sent[-1], ROBOT.home + 1.0)
+
+
+def test_bare_positions_of_a_set_point_that_was_given_up_are_the_arms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The arm did not follow. What leads from the far set point back to it would be jumped to by who listens again."""
+    sent, clock, gate = list[np.ndarray](), [0], ROBOT.gate()
+    adapter = bare_positions(monkeypatch, sent, clock)
+    gate.start(ROBOT.home, 0)
+    for tick in range(1, 60):
+        clock[0] = now = tick * gate.period_ns
+        if tick == 40:
+            assert np.abs(gate.positions - ROBOT.home).max() > 0.2
+            assert gate.brake_from(ROBOT.home, np.zeros(len(ROBOT.home)))
+        command = Command(now, ROBOT.limits.names, ROBOT.home + 0.4)
+        setpoint = gate.decide(command, now).setpoint if tick < 40 else gate.hold(now)
+        output: Any = SimpleNamespace(tick=SimpleNamespace(setpoint=setpoint))
+        adapter.send(output, 0)
+        assert tick < 40 or np.abs(sent[-1] - ROBOT.home).max() < 1e-12
