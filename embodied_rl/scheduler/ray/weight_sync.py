@@ -65,10 +65,14 @@ def apply_deltas(policy: nn.Module, buckets: Sequence[Bucket]) -> None:
     with torch.no_grad():
         for bucket in buckets:
             for name, change in bucket.items():
+                tensor = own[name]
                 if change.positions is None:
-                    own[name].copy_(change.values)
-                else:
-                    own[name].view(-1)[change.positions.long().to(own[name].device)] = change.values.to(own[name])
+                    tensor.copy_(change.values)
+                    continue
+                flat = tensor.flatten()  # a copy where it is not contiguous
+                flat[change.positions.long().to(tensor.device)] = change.values.to(tensor)
+                if not tensor.is_contiguous():
+                    tensor.copy_(flat.view(tensor.shape))
 
 
 def size_bytes(buckets: Sequence[Bucket]) -> int:

@@ -98,14 +98,16 @@ def test_running_statistics_travel_with_the_weights() -> None:
     )
     for each in (source, replica, late):
         each.register_buffer("seen", torch.zeros(2, dtype=torch.bool))
+        each.register_buffer("turned", torch.zeros(30, 40).t())
         each.register_buffer("expanded", torch.ones(1).expand(3))  # nobody can write into it
     outbox = WeightDeltaEncoder(source)
     for copied in (replica, late):
         apply_deltas(copied, outbox.full_state())
     source(torch.arange(20.0, dtype=torch.float64).reshape(4, 5))  # BatchNorm takes the batch in
     dict(source.named_buffers())["seen"][1] = True
+    dict(source.named_buffers())["turned"][1, 2] = 1
     (bucket,) = outbox.changes()
-    assert set(bucket) == {"1.running_mean", "1.running_var", "1.num_batches_tracked", "seen"}
+    assert set(bucket) == {"turned", "1.running_mean", "1.running_var", "1.num_batches_tracked", "seen"}
     apply_deltas(replica, [bucket])
     apply_deltas(late, outbox.full_state())
     for copied in (replica, late):

@@ -183,7 +183,7 @@ def test_a_seed_that_is_ignored_in_some_states_only_is_noticed() -> None:
     class Sometimes(faulty_envs.Walk):
         def reset(self, **options: Any) -> Any:
             _, info = super().reset(**options)
-            if self._start > 0:
+            if self._start > 0.3:
                 self._place = float(self._own.uniform())
             return self._seen(), info
 
