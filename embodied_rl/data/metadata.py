@@ -202,7 +202,8 @@ def not_colour(name: str, feature: Mapping[str, Any]) -> str:
         return "one channel"
     if any(isinstance(form, str) and form.startswith("gray") for form in said("pix_fmt")):
         return "one channel"
-    word = _NOT_COLOUR.search(short_name(name).lower())
+    words = re.sub("(?<=[a-z])(?=[A-Z])", "_", short_name(name)).lower()  # 'topDepth' is two
+    word = _NOT_COLOUR.search(words)
     return f"by its name: {word[1]}" if word else ""
 
 

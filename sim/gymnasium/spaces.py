@@ -15,6 +15,8 @@ from embodied_rl.types import Array
 _PIXEL_DIMS = 3
 _FEWEST_PIXELS = 16
 """Least height and width of an array that is taken for a picture although it is none of `is_image`."""
+_USUAL_PIXELS = 64
+"""The same of arrays whose bounds do not say that they hold pixels, or that have no axis of colours."""
 _NEVER_READ = 2
 """A depth in a space at which pictures are not read."""
 _BRIGHTEST = 255
@@ -162,11 +164,14 @@ def _looks_like_picture(box: spaces.Box) -> bool:
         return True
     if box.dtype == np.uint8 and len(box.shape) == 1:
         return box.shape[0] >= _PIXEL_DIMS * _FEWEST_PIXELS**2
-    if box.dtype != np.uint8:  # pictures as floats or integers have the bounds of pixels
+    least = _FEWEST_PIXELS
+    if box.dtype != np.uint8:  # pictures as floats or integers have the bounds of pixels, or the size of pictures
         bounded = bool(box.is_bounded()) and float(box.low.min()) >= -1 and float(box.high.max()) <= _BRIGHTEST
-        if not bounded or len(box.shape) < _PIXEL_DIMS:
+        grey = len(box.shape) < _PIXEL_DIMS
+        if grey and not (bounded and float(box.low.min()) >= 0):
             return False
-    return min(sorted(box.shape)[-2:], default=0) >= _FEWEST_PIXELS
+        least = _FEWEST_PIXELS if bounded and not grey else _USUAL_PIXELS
+    return len(box.shape) > 1 and min(sorted(box.shape)[-2:]) >= least
 
 
 def _check_form(space: spaces.Space[Any], value: Any, path: str) -> None:

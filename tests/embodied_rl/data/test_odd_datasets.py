@@ -172,6 +172,7 @@ def test_sft_maps_cameras_by_name_or_asks(tmp_path: Path) -> None:
         ({"shape": [16, 16, 1]}, "one channel"),
         ({"shape": [1, 16, 16]}, "one channel"),
         ({"name": "front_depth"}, "by its name: depth"),
+        ({"name": "frontDepth"}, "by its name: depth"),
         ({"name": "wrist.Segmentation"}, "by its name: segmentation"),
     ],
 )
