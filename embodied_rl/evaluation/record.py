@@ -10,7 +10,8 @@ import torch
 from embodied_rl.errors import UserError
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.rng import DecisionRng
-from embodied_rl.types import Array, EpisodeResult, EpisodeSpec
+from embodied_rl.rollout.retries import finite_rows
+from embodied_rl.types import Array, EpisodeResult, EpisodeSpec, Observation
 from embodied_rl.vec_env import SimulatorFailed, VecEnv
 
 _SIZE = 256
@@ -41,7 +42,7 @@ def record_episode(
     outcome = EpisodeResult(spec, False, False, False, 0.0, 0, 0)
     obs = env.new_observation(1)
     while not (outcome.terminated or outcome.truncated):
-        env.observe([0], obs)
+        _observe(env, obs, spec)
         rng = DecisionRng(np.array([spec.seed]), np.array([outcome.num_decisions]))
         chunk = policy.act(obs, rng, mode).actions
         if not torch.isfinite(chunk).all():
@@ -64,6 +65,12 @@ def record_episode(
     return outcome
 
 
+def _observe(env: VecEnv, obs: Observation, spec: EpisodeSpec) -> None:
+    """See env 0; SimulatorFailed where it shows nothing, or numbers that are not finite."""
+    if env.observe([0], obs) or not finite_rows(obs)[0]:
+        raise SimulatorFailed(f"the simulator failed in task '{spec.task}', initial state {spec.init_state}.")
+
+
 def seen_at(env: VecEnv, policy: Policy, spec: EpisodeSpec, mode: ActMode, step: int) -> list[Array]:
     """Run `spec` in env 0 up to the decision of a control step, and show what the policy sees then.
 
@@ -82,7 +89,7 @@ def seen_at(env: VecEnv, policy: Policy, spec: EpisodeSpec, mode: ActMode, step:
     obs = env.new_observation(1)
     taken = decisions = 0
     while True:
-        env.observe([0], obs)
+        _observe(env, obs, spec)
         rng = DecisionRng(np.array([spec.seed]), np.array([decisions]))
         chunk = policy.act(obs, rng, mode).actions
         if step < taken + chunk.shape[1]:

@@ -30,8 +30,8 @@ def test_the_film_begins_anew_until_the_simulator_lasts(tmp_path: Path) -> None:
     assert (tmp_path / "shaky.mp4").stat().st_size == (tmp_path / "calm.mp4").stat().st_size
 
 
-def test_a_simulator_that_always_breaks_is_one_line(tmp_path: Path) -> None:
-    worlds = Watched(1, breaks={SPEC.episode_id: 5})
+@pytest.mark.parametrize("worlds", [Watched(1, breaks={SPEC.episode_id: 5}), Watched(1, unseen={("toy/reach", 0)})])
+def test_a_simulator_that_always_breaks_is_one_line(worlds: ToyEnv, tmp_path: Path) -> None:
     with pytest.raises(SimulatorFailed, match="'toy/reach', initial state 0, broke the simulator 3 times"):
         record_video(worlds, ToyPolicy(), SPEC, "greedy", tmp_path / "film.mp4", "toy")
     assert list(tmp_path.iterdir()) == []
