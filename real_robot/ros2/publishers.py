@@ -8,6 +8,8 @@ from typing import Any
 from embodied_rl.real_robot.ros2.config import RosConfig
 
 _UNKNOWN = "_NODE_NAME_UNKNOWN_"
+_TOPIC, _ACTION = "/joint_trajectory", "/follow_joint_trajectory"
+"""How ros2_control's trajectory controller names its topic and its action: it obeys both."""
 
 
 def node_name(info: Any) -> str:
@@ -23,8 +25,12 @@ def other_commanders(node: Any, config: RosConfig) -> str:
         config: The topics and actions.
     """
     found = list[str]()
-    topics = [config.arm.topic] if not config.arm.goals else []
-    actions = [config.arm.topic] if config.arm.goals else []
+    name = config.arm.topic
+    topics, actions = ([], [name]) if config.arm.goals else ([name], [])
+    if name.endswith(_TOPIC):
+        actions.append(name.removesuffix(_TOPIC) + _ACTION)
+    elif name.endswith(_ACTION):
+        topics.append(name.removesuffix(_ACTION) + _TOPIC)
     if config.gripper is not None:
         (actions if config.gripper.adapter == "gripper_command" else topics).append(config.gripper.topic)
     for topic in topics:
@@ -54,9 +60,15 @@ def _publishers(node: Any, topic: str) -> Iterator[str]:
 
 
 def _clients(node: Any, service: str) -> Iterator[str]:
+    from rclpy.node import NodeNameNonExistentError
+
     own = 1
     for name, place in node.get_node_names_and_namespaces():
-        if service not in dict(node.get_client_names_and_types_by_node(name, place)):
+        try:
+            clients = node.get_client_names_and_types_by_node(name, place)
+        except NodeNameNonExistentError:  # it has ended just now, or is no ROS node
+            continue
+        if service not in dict(clients):
             continue
         if (name, place) == (node.get_name(), node.get_namespace()) and own:
             own -= 1

@@ -15,10 +15,12 @@ import pytest
 from embodied_rl.real_robot.core.states import ArmState, Event
 from embodied_rl.real_robot.ros2 import qos
 from embodied_rl.real_robot.ros2.asking import AskReport
+from embodied_rl.real_robot.ros2.config import ArmTopic
 from embodied_rl.real_robot.ros2.events import ButtonMoved
 from embodied_rl.real_robot.ros2.inputs import Flow, Inputs
 from embodied_rl.real_robot.ros2.operator import Operator
 from embodied_rl.real_robot.ros2.preflight import STOP, _gripper, _stop
+from embodied_rl.real_robot.ros2.publishers import other_commanders
 from embodied_rl.real_robot.ros2.report import Reporter
 from tests.real_robot.ros2.bench import CONFIG, ROBOT, Bench
 
@@ -30,12 +32,17 @@ def gid(name: str) -> bytes:
     return name.encode().ljust(16, b".")[:16]
 
 
+class GoneError(RuntimeError):
+    """What rclpy raises of a node that has ended."""
+
+
 class Topics:
     """A node's subscriptions, the station behind them, and a clock that is the bench's."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench, self.heard = bench, dict[str, Callable[..., None]]()
         self.publishers: dict[str, list[str]] = {}
+        self.clients: dict[str, list[str] | None] = {"embodied_rl": []}
         self.listeners = 1
         self.named, self.kind = True, "std_msgs/msg/Bool"
         clock = SimpleNamespace(now_ns=lambda: bench.now, own_ns=lambda stamp_ns: stamp_ns)
@@ -68,6 +75,14 @@ class Topics:
             SimpleNamespace(node_name=name, node_namespace="/", endpoint_gid=list(gid(name)), topic_type=self.kind)
             for name in self.publishers.get(topic, [])
         ]
+
+    def get_node_names_and_namespaces(self) -> list[tuple[str, str]]:
+        return [(name, "/") for name in self.clients]
+
+    def get_client_names_and_types_by_node(self, name: str, place: str) -> list[tuple[str, list[str]]]:
+        if (services := self.clients[name]) is None:
+            raise GoneError
+        return [(service, []) for service in services]
 
     def get_namespace(self) -> str:
         return "/"
@@ -108,6 +123,7 @@ def topics(monkeypatch: pytest.MonkeyPatch) -> Topics:
     callbacks = SimpleNamespace(SubscriptionEventCallbacks=lambda **_: None)
     monkeypatch.setitem(sys.modules, "rclpy", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "rclpy.event_handler", callbacks)
+    monkeypatch.setitem(sys.modules, "rclpy.node", SimpleNamespace(NodeNameNonExistentError=GoneError))
     for profile in ("sensor", "command", "event", "latched"):
         monkeypatch.setattr(qos, profile, lambda depth=1: depth)
     return Topics(Bench().run())
@@ -293,6 +309,41 @@ def test_somebody_else_who_commands_the_arm_in_mid_run_holds_it(topics: Topics, 
     topics.publishers[topic] = ["embodied_rl"]
     topics.inputs.watch()
     assert bench.fire(Event.RESUME)
+
+
+def test_who_sends_goals_to_the_same_controller_holds_the_arm(topics: Topics) -> None:
+    """A trajectory controller obeys its topic and its action; nodes may end while they are asked."""
+    bench, action = topics.bench, "/joint_trajectory_controller/follow_joint_trajectory"
+    topics.clients |= {"ended": None, "other": ["/somewhere/_action/send_goal"]}
+    topics.inputs.watch()
+    bench.step()
+    assert bench.loop.state is ArmState.RUNNING
+    topics.clients["move_group"] = [f"{action}/_action/send_goal"]
+    topics.inputs.watch()
+    (fault,) = bench.step().tick.faults
+    assert bench.loop.state is ArmState.HOLDING
+    assert (fault.kind, fault.detail) == ("commands", f"move_group also sends goals to {action}: stop it")
+
+
+@pytest.mark.parametrize("adapter", ["joint_trajectory_action", "joint_trajectory"])
+def test_the_topic_beside_an_action_is_looked_at_and_the_action_beside_a_topic(adapter: str, topics: Topics) -> None:
+    folder = "/joint_trajectory_controller"
+    names = {
+        "joint_trajectory": f"{folder}/joint_trajectory",
+        "joint_trajectory_action": f"{folder}/follow_joint_trajectory",
+    }
+    config = replace(CONFIG, arm=ArmTopic(adapter, names[adapter]), gripper=None)
+    topics.clients["ended"] = None
+    topics.clients["embodied_rl"] = [f"{names[adapter]}/_action/send_goal"] if config.arm.goals else []
+    topics.publishers = {} if config.arm.goals else {names[adapter]: ["embodied_rl"]}
+    assert other_commanders(topics, config) == ""
+    if config.arm.goals:
+        topics.publishers = {names["joint_trajectory"]: ["rqt"]}
+        assert other_commanders(topics, config) == f"rqt also publishes {names['joint_trajectory']}: stop it"
+    else:
+        topics.clients["rqt"] = [f"{names['joint_trajectory_action']}/_action/send_goal"]
+        wanted = f"rqt also sends goals to {names['joint_trajectory_action']}: stop it"
+        assert other_commanders(topics, config) == wanted
 
 
 def test_an_arm_that_is_refused_is_told_which_faults_and_that_an_instruction_is_missing(topics: Topics) -> None:
