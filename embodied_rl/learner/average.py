@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-
-class _Weighted(Protocol):
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
+from embodied_rl.errors import UserError
+from embodied_rl.learner.types import TrainablePolicy, split_parameters
 
 
 class WeightAverage:
     """torch's `AveragedModel` over the trainable parameters, float32 on the CPU.
 
     After the n-th update, mean += (weights - mean) max(1/n, 1/updates): the plain mean at first (Polyak and Juditsky
-    1992), then an exponential one in which the last `updates` updates weigh about two thirds.
+    1992), then an exponential one in which the last `updates` updates weigh about two thirds. The critic of a policy
+    with running statistics keeps its newest weights: those of each update are in units of its own.
 
     Example:
         >>> average = WeightAverage(policy, updates=4)
@@ -28,9 +28,10 @@ class WeightAverage:
         ...     report = evaluate(env, policy, specs, "greedy")
     """
 
-    def __init__(self, policy: _Weighted, updates: int) -> None:
+    def __init__(self, policy: TrainablePolicy, updates: int) -> None:
         self._updates = updates
-        self._learning = nn.ParameterList(tensor for _, tensor in policy.named_parameters() if tensor.requires_grad)
+        actor, _ = split_parameters(policy, policy.traits.critic if policy.traits.absorb is not None else None)
+        self._learning = nn.ParameterList(actor)
         self.begin()
 
     def begin(self) -> None:
@@ -63,7 +64,16 @@ class WeightAverage:
         return {"mean": self._averaged.state_dict(), "newest": self._own()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state`, and give the policy its own weights back."""
+        """Continue from `state`, and give the policy its own weights back.
+
+        Raises:
+            UserError: it is the mean of other weights.
+        """
+        if len(state["newest"]) != len(self._learning):
+            raise UserError(
+                "the checkpoint has a running mean of other weights (older versions took in the critic of a policy "
+                "with running statistics): begin a new run."
+            )
         self._averaged.load_state_dict(state["mean"])
         self._give(state["newest"])
 
@@ -76,7 +86,7 @@ class WeightAverage:
             tensor.copy_(new)
 
 
-def resume_average(average: WeightAverage | None, policy: _Weighted, saved: dict[str, Any] | None) -> None:
+def resume_average(average: WeightAverage | None, policy: TrainablePolicy, saved: dict[str, Any] | None) -> None:
     """Continue from a checkpoint whose policy was just loaded, also where the option was changed since.
 
     saved: `WeightAverage.state_dict`, None if the run had no average then.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -16,6 +16,9 @@ from embodied_rl.errors import UserError
 from embodied_rl.evaluation.evaluate import EvalReport, evaluate
 from embodied_rl.learner.average import WeightAverage
 from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.policies.mlp.config import MLPModelConfig
+from embodied_rl.policies.mlp.policy import MLPPolicy
+from embodied_rl.policy import PolicyTraits
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
 from embodied_rl.training.on_policy import RunOptions, TaskSplit, train
@@ -35,6 +38,12 @@ def _curve(folder: Path) -> list[str]:
     return [line for line in (folder / "metrics.jsonl").read_text().splitlines() if "eval/" not in line]
 
 
+class Line(nn.Linear):
+    """A policy as far as a mean of weights sees it."""
+
+    traits = PolicyTraits()
+
+
 def _set(policy: nn.Module, value: float) -> None:
     with torch.no_grad():
         for parameter in policy.parameters():
@@ -44,8 +53,8 @@ def _set(policy: nn.Module, value: float) -> None:
 
 @pytest.mark.parametrize("updates", [1, 3])
 def test_a_plain_mean_first_and_then_an_exponential_one(updates: int) -> None:
-    policy = nn.Linear(2, 2)
-    average = WeightAverage(policy, updates)
+    policy = Line(2, 2)
+    average = WeightAverage(cast(Any, policy), updates)
     seen, expected = [4.0, 1.0, -2.0, 8.0, 0.5], 0.0
     for count, value in enumerate(seen, 1):
         _set(policy, value)
@@ -57,17 +66,17 @@ def test_a_plain_mean_first_and_then_an_exponential_one(updates: int) -> None:
 
 
 def test_before_any_update_it_is_the_first_weights() -> None:
-    policy = nn.Linear(3, 2)
+    policy = Line(3, 2)
     first = policy.weight.detach().clone()
-    with WeightAverage(policy, 4).in_place():
+    with WeightAverage(cast(Any, policy), 4).in_place():
         assert torch.equal(policy.weight, first)
 
 
 def test_the_mean_is_finer_than_the_weights_and_leaves_them_and_frozen_ones_alone() -> None:
-    policy = nn.Linear(3, 2).to(torch.bfloat16)
+    policy = Line(3, 2).to(torch.bfloat16)
     policy.bias.requires_grad_(False)
     bias = policy.bias.detach().clone()
-    average = WeightAverage(policy, 1000)
+    average = WeightAverage(cast(Any, policy), 1000)
     for value in (256.0, 256.0, 256.0, 258.0):  # neighbours in bfloat16: a mean in it would never move
         _set(policy, value)
         average.add()
@@ -79,6 +88,28 @@ def test_the_mean_is_finer_than_the_weights_and_leaves_them_and_frozen_ones_alon
         raise Interrupted("in the middle of an evaluation")
     assert (policy.weight == 258.0).all()
     assert torch.equal(policy.bias, bias)
+
+
+def test_the_critic_of_a_policy_with_running_statistics_keeps_its_values() -> None:
+    """What it predicts does not change with its units; a mean of weights in several units would be far off."""
+    policy = MLPPolicy.fresh(MLPModelConfig(observation_dim=3, action_dim=1), seed=0)
+    average = WeightAverage(policy, 4)
+    observed = torch.linspace(-1, 1, 24).view(8, 3)
+    for returns in (1.0, 30.0, 900.0):
+        policy.model.absorb(observed, returns * torch.linspace(-1, 3, 8))
+        with torch.no_grad():
+            policy.model.log_std.add_(0.3)
+        average.add()
+    seen = policy.model.normalised(observed)
+    value = policy.model.value(seen)
+    std = policy.model.log_std.detach().clone()
+    with average.in_place():
+        assert torch.equal(policy.model.value(seen), value)
+        torch.testing.assert_close(policy.model.log_std, std - 0.3)
+    older = average.state_dict()
+    older["newest"] = [*older["newest"], *policy.model.critic.parameters()]
+    with pytest.raises(UserError, match="running mean of other weights"):
+        average.load_state_dict(older)
 
 
 @pytest.mark.parametrize(
