@@ -135,7 +135,7 @@ def test_ranks_whose_launcher_is_killed_save_and_end(launcher: str, tmp_path: Pa
         wait_for(lambda: metrics.exists() and '"iteration": 3' in metrics.read_text(), process)
         below = descendants(process.pid)
         process.kill()
-        process.communicate(timeout=120)  # the ranks have its pipes, so that this waits for them
+        process.communicate(timeout=600)  # the ranks have its pipes, so that this waits for them
     finally:
         process.kill()
         for pid in below:

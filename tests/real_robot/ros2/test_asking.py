@@ -69,7 +69,7 @@ class Robot:
 
     def chunks(self, count: int) -> list[ChunkDecided]:
         """The answers, once there are so many."""
-        for _ in range(1000):
+        for _ in range(30_000):
             found = [event for event in self.bench.events if isinstance(event, ChunkDecided)]
             if len(found) >= count:
                 return found
