@@ -88,6 +88,8 @@ class ArmRuntime:
     Args:
         robot: The arm.
         cameras: Names of the cameras whose age counts.
+        stops: Whether each set point goes out with the stop after it: nothing more is then sent of a stop that may lie
+            far from an arm that is not seen.
 
     Example:
         >>> runtime = ArmRuntime(load_robot("fr3"), ["wrist"])
@@ -96,8 +98,8 @@ class ArmRuntime:
         >>> setpoint = runtime.tick(now_ns, policy_command).setpoint
     """
 
-    def __init__(self, robot: Robot, cameras: Sequence[str]) -> None:
-        self.robot, self.gate = robot, robot.gate()
+    def __init__(self, robot: Robot, cameras: Sequence[str], stops: bool = False) -> None:
+        self.robot, self.gate, self._stops = robot, robot.gate(), stops
         self.machine = StateMachine()
         self.mux = TakeoverMux(self.machine)
         self.watchdog = Watchdog(robot.watchdog, self.gate.period_ns, cameras)
@@ -207,7 +209,8 @@ class ArmRuntime:
         A set point that the arm may be far from is not sent on: the controller would jump to it as soon as it listens.
         One that the arm did not follow is given up for the stop from where the arm is measured, which is sent for
         `_REPEATED_NS`, and then nothing until the arm is armed again. While joint states are missing or frozen, the
-        stop goes out and then nothing until they are back; the set point is then where the arm is measured.
+        stop goes out, if the last message did not hold it, and then nothing until they are back; the set point is then
+        where the arm is measured.
         So it is where an arm that is held stands still elsewhere.
 
         Args:
@@ -231,7 +234,8 @@ class ArmRuntime:
             setpoint = decision.setpoint
         elif self.machine.sends:
             setpoint = self.gate.hold(now_ns)
-            setpoint = None if silent and self.gate.at_rest else setpoint
+            told = self.gate.at_rest or (self._stops and self._unseen)  # the last message ends with the stop
+            setpoint = None if silent and told else setpoint
         if not self.machine.sends:
             self._setpoint = None
         elif setpoint is not None:

@@ -97,7 +97,7 @@ class ControlLoop:
     ) -> None:
         self.robot, self.law = robot, law or ControlLaw()
         self.events, self.leaving = Events(), False
-        self.runtime = ArmRuntime(robot, cameras)
+        self.runtime = ArmRuntime(robot, cameras, stops)
         self._config, self._stops = config, stops
         self._joints, self._fingers = JointHistory(robot.limits.names, fingers), tuple(fingers)
         self._target = Target(robot, self.law, self.period_ns / 1e9, base)

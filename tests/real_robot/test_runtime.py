@@ -206,6 +206,37 @@ def test_a_controller_that_listens_again_moves_the_arm_by_nothing(deaf_ms: int, 
     assert np.abs(tick.setpoint.positions - stood).max() < 0.01
 
 
+@pytest.mark.parametrize("name", ["fr3", "ur5e", "twin"])
+@pytest.mark.parametrize("deaf_ms", [200, 300, 400, 500, 1000])
+@pytest.mark.parametrize("after_ms", [200, 600])
+def test_no_arms_controller_finds_a_far_set_point_when_it_listens_again(name: str, deaf_ms: int, after_ms: int) -> None:
+    """A stop from full speed takes longer than that on some arms. The broken variant goes on sending it."""
+    robot = load_robot(name)
+    runtime, arm, now = ArmRuntime(robot, [], stops=True), robot.home, 0
+    period, names = runtime.gate.period_ns, robot.limits.names
+    target = robot.home + np.eye(len(names))[0] * 3
+
+    def step(ticks: int, *, hears: bool) -> None:
+        nonlocal arm, now
+        for _ in range(ticks):
+            now += period
+            runtime.watchdog.heartbeat(now)
+            assert runtime.joint_states(names, arm.tolist(), now) is None
+            tick = runtime.tick(now, Command(now, names, target))
+            arm = tick.setpoint.positions if hears and tick.setpoint is not None else arm
+
+    step(1, hears=True)
+    assert runtime.fire(Event.ARM, now).accepted
+    assert runtime.fire(Event.START, now).accepted
+    step(after_ms * MS // period, hears=True)
+    stood = arm
+    step(deaf_ms * MS // period, hears=False)
+    assert runtime.machine.state is ArmState.HOLDING
+    step(2000 * MS // period, hears=True)
+    assert np.abs(arm - stood).max() < 0.02
+    assert runtime.machine.state is ArmState.HOLDING
+
+
 @pytest.mark.parametrize("deaf_ms", [20, 50])
 def test_an_arm_that_is_held_is_asked_to_stay_where_it_stands(deaf_ms: int) -> None:
     """However little its controller missed before somebody held it: that would be caught up with in a jump.
