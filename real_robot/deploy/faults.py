@@ -33,7 +33,6 @@ class Drill:
         state_s: When that state was heard; None where none was.
         still_s: When the arm came to rest; None where it is not seen any more.
         last_command_s: When the last set point was heard; negative: before the fault.
-        why: What the bridge said of it.
     """
 
     fault: str
@@ -41,7 +40,6 @@ class Drill:
     state_s: float | None
     still_s: float | None
     last_command_s: float
-    why: str = ""
 
 
 class Watch:
@@ -124,23 +122,6 @@ class Drills:
         self._recover()
         return drill
 
-    def spoil(self, what: str, how: str) -> Drill:
-        """A camera or the "joints" say what is not so; afterwards they do not, and the arm goes on.
-
-        Args:
-            what: A camera's name, or "joints".
-            how: "frozen" and "clock" repeat what was said last, a clock goes on in the picture; "black".
-        """
-        assert self._fleet.twin is not None
-        twin = self._fleet.twin
-        drill = self._drill(f"{how} {what}", lambda: twin.spoil({what: how}), "holding")
-        twin.spoil({})
-        if what == "joints":
-            to_idle(self._fleet.bridge)
-        else:
-            self._recover()
-        return drill
-
     def stop(self, name: str) -> Drill:
         """SIGSTOP a process; afterwards it goes on, and the arm is resumed."""
         process = self._fleet.processes[name]
@@ -190,8 +171,7 @@ class Drills:
         heard = [said for said in bridge.transitions[seen:] if said["state"] == wanted and said["accepted"]]
         state_s = (int(heard[0]["heard_ns"] * clock.speed) - began_ns) / 1e9 if heard else None
         still_s, last_s = self.watch.still_s(began_ns), self.watch.last_command_s(began_ns)
-        why = str(heard[0]["reason"]) if heard else ""
-        return Drill(fault, wanted and bridge.state, state_s, still_s, last_s, why)
+        return Drill(fault, wanted and bridge.state, state_s, still_s, last_s)
 
     def _recover(self) -> None:
         """Resume once the fault is gone: an arm that holds goes on when somebody says so."""

@@ -1,7 +1,7 @@
 """A policy server of a few lines that keeps the arm moving to and fro: python moving_server.py [--how FILE] --port P.
 
-FILE is JSON and is read again for each answer: `length` of the chunks, `late_s` that they come late, and, at the start,
-`metadata` that is said beyond the usual.
+FILE is JSON and is read again for each answer: `length` of the chunks, `late_s` that they come late, `reach_m` at which
+the tool turns back on either side, and, at the start, `metadata` that is said beyond the usual.
 """
 
 from __future__ import annotations
@@ -26,6 +26,21 @@ from embodied_rl.types import Array
 SPEC = PolicySpec(cameras=2, image_size=16, proprio_dim=8, chunk_len=4, action_dim=7)
 
 
+class Swing:
+    """To and fro between two places, however long each way takes."""
+
+    def __init__(self) -> None:
+        self._side = 1
+
+    def turn(self, at: float, reach: float) -> int:
+        """1 or -1: on, or back where the tool at `at` is beyond `reach`, m."""
+        self._side = -1 if at > reach else 1 if at < -reach else self._side
+        return self._side
+
+
+SWING = Swing()
+
+
 def how() -> dict[str, Any]:
     """What FILE says."""
     return json.loads(Path(sys.argv[sys.argv.index("--how") + 1]).read_text()) if "--how" in sys.argv else {}
@@ -39,6 +54,8 @@ def decide(requests: Sequence[Request]) -> list[Array | str]:
     for request in requests:
         turn, number = divmod(request.decision or 0, 12)
         side = (-1) ** turn * (0.6 + number / 1000)
+        if "reach_m" in said:
+            side = 0.8 * SWING.turn(float(request.proprio[1]), said["reach_m"])
         answers.append(np.tile(np.array([0, side, 0.0, 0, 0, 0, -1], np.float32), (said.get("length", 4), 1)))
     return answers
 

@@ -2,41 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from embodied_rl.errors import UserError
-from embodied_rl.real_robot.ros2.environment import ros_environment
-
-ROOT, SPEED = Path(__file__).parents[3], "0.25"
 WORDS = "pick up the bottle and place it in the basket"
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory, alone: Callable[[], AbstractContextManager[None]]) -> Any:
-    try:
-        environment = ros_environment(domain=90 + os.getpid() % 80, loopback=True)
-    except UserError as missing:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(missing))  # .ci/run installs it
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "tests.real_robot.ros2.policy_faults", SPEED]
-    command.append(str(tmp_path_factory.mktemp("server")))
-    with alone():
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400, check=False
-        )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+def found(live: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return live("policy_faults", "0.25", str(tmp_path_factory.mktemp("server")))
 
 
 @pytest.mark.parametrize(

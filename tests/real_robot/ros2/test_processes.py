@@ -5,12 +5,7 @@ They run alone and at a third of real time, so that a busy computer does not dec
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +14,12 @@ import pytest
 
 from embodied_rl.cli import main
 from embodied_rl.data.lerobot import load
-from embodied_rl.errors import UserError
 from embodied_rl.real_robot.core.robot import load_robot
 from embodied_rl.real_robot.core.runtime import Tick
 from embodied_rl.real_robot.core.states import ArmState, Event, Transition
 from embodied_rl.real_robot.deploy.faults import STILL
 from embodied_rl.real_robot.record.events import ChunkArrived, ControlStep, EmergencyStop, JointStates
 from embodied_rl.real_robot.record.reader import RecordingFile
-from embodied_rl.real_robot.ros2.environment import ros_environment
 
 ROOT = Path(__file__).parents[3]
 SPEED, HOLD_S, ALONE_S = "0.35", 0.6, 2.5
@@ -40,21 +33,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def scenario(folder: Path, alone: Callable[[], AbstractContextManager[None]]) -> dict[str, Any]:
-    try:
-        environment = ros_environment(domain=10 + os.getpid() % 80, loopback=True)
-    except UserError as missing:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(missing))  # .ci/run installs it
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "tests.real_robot.ros2.scenario", SPEED, str(folder)]
-    with alone():
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500, check=False
-        )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+def scenario(folder: Path, live: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    return live("scenario", SPEED, str(folder))
 
 
 @pytest.fixture(scope="module")

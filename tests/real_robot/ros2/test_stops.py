@@ -5,39 +5,18 @@ Nothing here is timed: the processes wait for each other's words, and an arm sta
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from embodied_rl.errors import UserError
-from embodied_rl.real_robot.ros2.environment import ros_environment
-
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
-def stops(alone: Callable[[], AbstractContextManager[None]]) -> dict[str, Any]:
-    try:
-        environment = ros_environment(domain=10 + os.getpid() % 80, loopback=True)
-    except UserError as missing:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(missing))  # .ci/run installs it
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "tests.real_robot.ros2.stops", "0.35"]
-    with alone():
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False
-        )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+def stops(live: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    return live("stops", "0.35")
 
 
 @pytest.mark.parametrize("seconds", ["0.4", "10"])
