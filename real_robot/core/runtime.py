@@ -155,8 +155,11 @@ class ArmRuntime:
             Whether it moved, and the transition where the arm is stopped just now.
         """
         moved = self.buttons.heard(key, name, pressed, now_ns, number)
+        return moved, self._pressed(now_ns)
+
+    def _pressed(self, now_ns: int) -> Transition | None:
         down = self.buttons.pressed
-        return moved, self.machine.button(bool(down), now_ns, ", ".join(filter(None, down)))
+        return self.machine.button(bool(down), now_ns, ", ".join(filter(None, down)))
 
     def faults(self, now_ns: int) -> tuple[Fault, ...]:
         """All reasons to hold at `now_ns`: the watchdog's, and an emergency stop that fell silent."""
@@ -187,6 +190,8 @@ class ArmRuntime:
                 self.gate.start(self._measured[-1][1] if self._measured else np.array([]), start_ns)
             except UserError as error:
                 return Transition(now_ns, event, ArmState.IDLE, ArmState.IDLE, str(error), accepted=False)
+        if event is Event.RESET:
+            self._pressed(now_ns)  # a button's name may come after its message, and it may be gone and replaced by now
         fired = self.machine.fire(event, now_ns, reason, faults=self.faults(now_ns))
         if fired.accepted and event in (Event.START, Event.RESUME):
             self.settle()

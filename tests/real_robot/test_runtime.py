@@ -440,3 +440,14 @@ def test_a_joint_that_occurs_twice_is_refused() -> None:
     assert (reason.kind, reason.detail) == ("names", f"{NAMES[2]} twice in a message: publish each joint once")
     bench.step()
     assert bench.runtime.joint_states((*NAMES, "wheel", "wheel"), (*HOME, 0.0, 0.0), bench.now) is None, "not the arm's"
+
+
+def test_a_reset_knows_who_presses_now_though_names_come_after_messages() -> None:
+    bench = running()
+    bench.runtime.button(True, bench.now, b"a", "a button")
+    assert bench.runtime.machine.state is ArmState.ESTOPPED
+    bench.runtime.buttons.publish({b"a": "cell_button"}, bench.now)
+    refused = bench.runtime.fire(Event.RESET, bench.now)
+    assert (refused.accepted, refused.reason) == (False, "the emergency stop is still pressed: cell_button")
+    bench.runtime.button(False, bench.now, b"a", "cell_button")
+    assert bench.fire(Event.RESET)

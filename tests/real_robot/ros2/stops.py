@@ -101,9 +101,8 @@ class Stops:
         self.run_arm()
         with self.button("once", kind, "true"):
             stopped = self.wait(lambda: self.bridge.state == "e-stopped")
-            refused = self.bridge.call("reset")
-            self.wait(lambda: any(one["pressed"] for one in self.bridge.status["buttons"]))
-            buttons = self.bridge.status["buttons"]
+            self.named(f"{kind}_button")
+            refused, buttons = self.bridge.call("reset"), self.bridge.status["buttons"]
         self.let_out()
         return {"stopped": stopped, "refused": refused, "buttons": buttons}
 
@@ -113,7 +112,7 @@ class Stops:
         with self.button("once", "reliable", "true"):
             stopped = self.wait(lambda: self.bridge.state == "e-stopped")
             with self.button("once", "reliable", "true", "false"):
-                pass
+                self.named("reliable_button")
             refused = self.bridge.call("reset")
         self.let_out()
         return {"stopped": stopped, "refused": refused}
@@ -161,6 +160,10 @@ class Stops:
     def said(self) -> dict[str, Any]:
         """What the bridge says of itself."""
         return {"state": self.bridge.state, "status": self.bridge.status["faults"]}
+
+    def named(self, name: str) -> None:
+        """Wait until whoever presses is known by this name, which comes apart from the messages."""
+        self.wait(lambda: {one["name"] for one in self.bridge.status["buttons"] if one["pressed"]} == {name})
 
     def checked(self) -> list[dict[str, Any]]:
         """The check of the emergency stop."""
