@@ -23,7 +23,7 @@ import mujoco
 import torch
 from rich.console import Console
 
-from embodied_rl.data.progress import progress_bar
+from embodied_rl.data.progress import ProgressBar
 from embodied_rl.errors import UserError
 from embodied_rl.factory.tasks import LIBERO_SUITES, load_tasks
 from embodied_rl.rng import philox
@@ -98,7 +98,7 @@ def measure(
     if any(prints.get((row.suite, row.index), row.bundle) != row.bundle for row in done):
         raise UserError(f"{out} was measured on other bundles of {suite} than are installed; choose another --json")
     known = {(row.suite, row.index, row.state) for row in done}
-    with progress_bar(console, suite) as bar:
+    with ProgressBar(console, suite) as bar:
         line = bar.add_task("", total=len(found) * len(states), note="")
         for task in found:
             surface = None

@@ -14,7 +14,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from embodied_rl.errors import UserError
-from embodied_rl.policies.checkpoints import folder as folders
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.policies.openvla.checkpoint import load_policy, save_policy
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig, config_from_json, nano, openvla_7b, preset, tiny
@@ -22,6 +21,7 @@ from embodied_rl.policies.openvla.model import OpenVLAModel
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import Observation
+from embodied_rl.utils import output
 
 
 def _policy(seed: int = 0) -> OpenVLAPolicy:
@@ -121,7 +121,7 @@ def test_full_disk_keeps_the_previous_checkpoint(tmp_path: Path, monkeypatch: py
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(folders.os, "fsync", full)
+    monkeypatch.setattr(output.os, "fsync", full)
     with pytest.raises(UserError, match=r"No space left on device.*previous checkpoint"):
         save_policy(_policy(1), tmp_path / "ck", {"seed": 1})
     assert {path.name: path.read_bytes() for path in (tmp_path / "ck").iterdir()} == before
