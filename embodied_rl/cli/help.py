@@ -48,7 +48,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("embodied-rl train tabletop", "PPO on the policy in the package; no GPU, no download"),
         ("embodied-rl train tabletop --algorithm grpo --seed 1 --iterations 10", "GRPO, ten updates, another seed"),
         ("embodied-rl train tabletop --policy pi0 --policy.checkpoint pi0-start", "a policy that `sft` made"),
-        ("embodied-rl train gymnasium --task Pendulum-v1", "a small policy of the state of any gymnasium task"),
+        ("embodied-rl train gymnasium --task Pendulum-v1", "a small policy of the state of a gymnasium task"),
         ("embodied-rl train --resume runs/NAME", "go on where the last checkpoint left off"),
     ),
     "eval": (
