@@ -46,8 +46,8 @@ def locked(path: Path, what: str) -> Iterator[None]:
 def say_ending() -> None:
     """Say in the locks that this process holds that it will be gone soon; may be called by a signal's handler."""
     for path in _held:
-        with suppress(OSError):  # its file may be gone by now; ending goes on
-            path.write_text(f"{os.getpid()} {_ENDING}\n")
+        with suppress(OSError), path.open("r+b") as file:  # its file may be gone by now; ending goes on
+            file.write(f"{os.getpid()} {_ENDING}\n".encode())  # over the number, which is never gone from the file
 
 
 def _acquire(path: Path, what: str) -> int:
