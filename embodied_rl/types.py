@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -114,6 +114,7 @@ class ChunkResult:
         success: bool [N], the goal held at the end of some executed step.
         steps_taken: int32 [N], executed control steps, 1..K.
         failed: bool [N], the simulator broke (diverged physics, dead worker): run the episode again, never count it.
+        lost: bool [N], of those that failed, the ones that another env's episode took with it; without it, none.
 
     Example:
         >>> result = env.step([0, 1], actions)
@@ -126,6 +127,11 @@ class ChunkResult:
     success: torch.Tensor
     steps_taken: torch.Tensor
     failed: torch.Tensor
+    lost: torch.Tensor = field(default=cast("torch.Tensor", None))
+
+    def __post_init__(self) -> None:
+        if self.lost is None:
+            self.lost = self.failed & False
 
     @classmethod
     def from_numpy(cls, **arrays: Array) -> ChunkResult:

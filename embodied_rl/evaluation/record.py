@@ -10,6 +10,7 @@ import torch
 from embodied_rl.errors import UserError
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.rng import DecisionRng
+from embodied_rl.rollout.isolation import IsolatedVecEnv
 from embodied_rl.rollout.retries import finite_rows
 from embodied_rl.types import Array, EpisodeResult, EpisodeSpec, Observation
 from embodied_rl.vec_env import SimulatorFailed, VecEnv
@@ -37,6 +38,7 @@ def record_episode(
         SimulatorFailed: if the simulator does.
         UserError: if an action is not finite.
     """
+    env = IsolatedVecEnv(env)
     env.reset([0], [spec])
     write(env.frame(0, camera, size))
     outcome = EpisodeResult(spec, False, False, False, 0.0, 0, 0)
@@ -85,6 +87,7 @@ def seen_at(env: VecEnv, policy: Policy, spec: EpisodeSpec, mode: ActMode, step:
         SimulatorFailed: if the simulator does.
         ValueError: the episode ends before that step.
     """
+    env = IsolatedVecEnv(env)
     env.reset([0], [spec])
     obs = env.new_observation(1)
     taken = decisions = 0

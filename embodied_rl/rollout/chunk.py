@@ -91,8 +91,9 @@ def observe_ends(
     Returns:
         The rows that were observed, and their observation.
     """
-    lost = set(env.observe([env_ids[row] for row in rows], out) or ())
-    lost |= {index for index, good in enumerate(finite_rows(out)) if not good}
+    gone = set(env.observe([env_ids[row] for row in rows], out) or ())
+    result.lost[[rows[index] for index in gone]] = True  # nobody knows whose episode broke it
+    lost = gone | {index for index, good in enumerate(finite_rows(out)) if not good}
     if not lost:
         return rows, out
     result.failed[[rows[index] for index in lost]] = True

@@ -10,6 +10,7 @@ from embodied_rl.policy import ActMode, Policy
 from embodied_rl.rollout.actor import ParallelActor
 from embodied_rl.rollout.chunk import Ends, observe_ends, step_rows
 from embodied_rl.rollout.episode import NO_CRITIC, ActiveEpisode, decision_rng, executed_terms, record_step
+from embodied_rl.rollout.isolation import IsolatedVecEnv
 from embodied_rl.rollout.observation_pool import ObservationPool, StepRecord, Trajectory
 from embodied_rl.rollout.retries import FailureCause, cause_of
 from embodied_rl.types import ChunkResult, EpisodeSpec
@@ -37,7 +38,7 @@ class EnvRunner:
         final_images: bool = False,
         on_step: Callable[[], None] | None = None,
     ) -> None:
-        self.env = env
+        self.env = IsolatedVecEnv(env)
         self.policy = policy
         self.clock = clock
         self.version: int | None = None
@@ -85,7 +86,7 @@ class EnvRunner:
         for row in torch.nonzero(result.failed).flatten().tolist():
             lost = self._active.pop(env_ids[row])
             self.store.release(lost.rows)
-            if (spec := requeue(lost.spec, cause_of(step.obs, step.act.actions, row))) is not None:
+            if (spec := requeue(lost.spec, cause_of(step.obs, step.act.actions, result, row))) is not None:
                 self._retries.append(spec)
         return self._finish(env_ids, result, values)
 

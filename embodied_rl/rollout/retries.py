@@ -8,11 +8,13 @@ from enum import Enum
 import torch
 
 from embodied_rl.errors import UserError
-from embodied_rl.types import EpisodeSpec, Observation
+from embodied_rl.types import ChunkResult, EpisodeSpec, Observation
 
 MAX_ATTEMPTS = 5
 """Runs of a training episode. The second is identical, as a killed worker is not the episode's doing; later ones draw
 a new seed, as an identical one would break a deterministic simulator again."""
+MAX_LOST = 20
+"""Runs of an episode that may be lost by what broke in another env; further ones count as attempts."""
 EVALUATION_ATTEMPTS = 3
 """Runs of an evaluated episode, which are identical: further ones are for workers that are killed."""
 
@@ -22,15 +24,19 @@ class FailureCause(Enum):
 
     SIMULATOR = "broke the simulator"
     POLICY = "got actions that are not finite from the policy"
+    LOST = "was lost with another episode's simulator"
 
 
-def cause_of(obs: Observation, actions: torch.Tensor, row: int) -> FailureCause:
+def cause_of(obs: Observation, actions: torch.Tensor, result: ChunkResult, row: int) -> FailureCause:
     """Why the run in a row of a decision failed: the policy is to blame only where it saw finite numbers.
 
     Args:
         obs: what the policy saw, N rows.
         actions: [N, K, A].
+        result: what the simulator did with them.
     """
+    if result.lost[row]:
+        return FailureCause.LOST
     sound = torch.isfinite(actions[row]).all() or not finite_rows(obs.rows([row]))[0]
     return FailureCause.SIMULATOR if sound else FailureCause.POLICY
 
@@ -47,16 +53,21 @@ class RetryPolicy:
     def __init__(self, attempts: int = MAX_ATTEMPTS) -> None:
         self._attempts = attempts
         self._lost: dict[int, list[FailureCause]] = {}
+        self._lost_beside: Counter[int] = Counter()
 
     def record_failure(self, spec: EpisodeSpec, cause: FailureCause) -> int | None:
         """Count a lost run.
 
         Returns:
-            How many there were; None where the simulator broke so often that the episode is given up.
+            How many there were that count; None where the simulator broke so often that the episode is given up.
 
         Raises:
             UserError: That was the last attempt, and the policy gave actions that are not finite.
         """
+        if cause is FailureCause.LOST:
+            self._lost_beside[spec.episode_id] += 1
+            if self._lost_beside[spec.episode_id] <= MAX_LOST:
+                return len(self._lost.get(spec.episode_id, []))
         causes = self._lost.setdefault(spec.episode_id, [])
         causes.append(cause)
         if FailureCause.POLICY not in causes:
@@ -72,6 +83,7 @@ class RetryPolicy:
     def forget(self, spec: EpisodeSpec) -> None:
         """The episode ended, or was given up."""
         self._lost.pop(spec.episode_id, None)
+        self._lost_beside.pop(spec.episode_id, None)
 
 
 def _times(count: int) -> str:

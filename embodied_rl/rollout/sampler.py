@@ -128,14 +128,16 @@ class EpisodeSampler:
         """Return what to run in place of `spec`, which was lost; None where it broke the simulator in every attempt.
 
         The first re-run is identical (a worker's crash is not the episode's doing); later ones draw a new seed (an
-        action sequence that makes the physics diverge would do so again). Raises UserError after 5 attempts in which
-        the policy gave actions that are not finite.
+        action sequence that makes the physics diverge would do so again). A run that was lost with another episode's
+        simulator counts as no attempt. Raises UserError after 5 attempts in which the policy gave actions that are not
+        finite.
         """
         self._check_outstanding(spec)
         attempt = self._attempts.record_failure(spec, cause)
         if attempt is None:
             return None
-        again = spec if attempt == 1 else self._spec(spec.episode_id, spec.task, spec.init_state, spec.group, attempt)
+        same = attempt == 1 or cause is FailureCause.LOST
+        again = spec if same else self._spec(spec.episode_id, spec.task, spec.init_state, spec.group, attempt)
         self.counts.outstanding[spec.episode_id] = again
         self.counts.requeued += 1
         return again

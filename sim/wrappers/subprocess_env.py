@@ -46,7 +46,8 @@ class _Lost(Exception):
 class _Child:
     """One simulator process and its envs; only under `lock`.
 
-    held: local envs that were reset since it started; live: those of them whose episode is not over.
+    held: local envs that were reset since it started; live: those of them whose episode is not over. blamed: those
+    whose command alone was under way when it was lost.
     """
 
     def __init__(self, factory: EnvFactory, env_ids: int, start_deadline: float) -> None:
@@ -54,6 +55,7 @@ class _Child:
         self.env_ids = env_ids
         self.held: set[int] = set()
         self.live: set[int] = set()
+        self.blamed: set[int] = set()
         self.rss = 0
         self.base_rss = 0
         self._factory = factory
@@ -152,7 +154,7 @@ class ProcessVecEnv:
     """`embodied_rl.vec_env.VecEnv` over simulators in watched child processes, on the CPU.
 
     A child that dies, raises or leaves a command unanswered is killed and replaced. Its episodes come back as failed,
-    so that they are run again. A child that leaks is replaced when a reset finds no other running episode in it, and
+    so that they are run again; all but the one whose command alone was under way are also `lost`. A child that leaks is replaced when a reset finds no other running episode in it, and
     at twice `max_growth` in any case.
 
     Args:
@@ -222,6 +224,7 @@ class ProcessVecEnv:
                 self._recycle(index, part.local)
                 child.held -= set(part.local)
                 child.live -= set(part.local)
+                child.blamed -= set(part.local)
                 child.send("reset", part.local, [episodes[row] for row in part.rows])
             for index, part, _ in self._results(parts):
                 self._children[index].held |= set(part.local)
@@ -246,6 +249,10 @@ class ProcessVecEnv:
                 over = (result.terminated | result.truncated | result.failed).tolist()
                 self._children[index].live -= {place for place, end in zip(part.local, over, strict=True) if end}
                 self._in_a_row[index] = 0
+            for index, part in parts.items():
+                blamed = self._children[index].blamed
+                out.lost[part.rows] = torch.tensor([place not in blamed for place in part.local])
+        out.lost &= out.failed
         return out
 
     def observe(self, env_ids: Sequence[int], out: Observation) -> list[int]:
@@ -336,6 +343,8 @@ class ProcessVecEnv:
             try:
                 value = self._children[index].receive(until)
             except _Lost as lost:
+                if len(part.local) == 1:
+                    self._children[index].blamed |= set(part.local)
                 self._replace(index, str(lost))
             else:
                 yield index, part, value

@@ -23,6 +23,7 @@ from embodied_rl.rollout.actor import ParallelActor
 from embodied_rl.rollout.chunk import Ends, observe_ends, step_rows
 from embodied_rl.rollout.episode import NO_CRITIC, ActiveEpisode, decision_rng, executed_terms, record_step
 from embodied_rl.rollout.groups import BatchEnd, Group, GroupQueue
+from embodied_rl.rollout.isolation import IsolatedVecEnv
 from embodied_rl.rollout.observation_pool import ObservationPool, StepRecord, Trajectory
 from embodied_rl.rollout.retries import cause_of
 from embodied_rl.scheduler.pipeline.cuda_stream import ActStream
@@ -59,7 +60,7 @@ class RolloutEngine:
         options: EngineOptions,
         cores: CoreBudget | None = None,
     ) -> None:
-        self.env = env
+        self.env = IsolatedVecEnv(env)
         self.policy = policy
         self.queue = queue
         self.profiler = profiler
@@ -284,7 +285,7 @@ class RolloutEngine:
             episode = env_group.active.pop(env_id)
             if result.failed[row]:
                 self._pool.release(episode.rows)
-                cause = cause_of(record.obs, record.act.actions, row)
+                cause = cause_of(record.obs, record.act.actions, result, row)
                 self._release(self.queue.retry(episode.spec, cause))
             elif env_id not in valued:
                 self._finish(episode.ended(terminated=bool(result.terminated[row])))
