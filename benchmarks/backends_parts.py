@@ -12,8 +12,9 @@ from embodied_rl.benchmarks.backends_measure import Mode, RandomEpisodes, measur
 from embodied_rl.benchmarks.parts import Part, Row, Work, serve
 from embodied_rl.config.train import EnvConfig
 from embodied_rl.factory.backends import EXAMPLES, SUITES, open_suite
-from embodied_rl.factory.envs import open_env, pick_device, pick_renderer
+from embodied_rl.factory.envs import open_env, pick_renderer
 from embodied_rl.factory.tasks import libero_bundles, load_tasks
+from embodied_rl.utils.machine import pick_device
 
 SUITE = "tabletop_object"
 LIBERO_SUITE = "libero_spatial"

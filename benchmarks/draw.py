@@ -22,11 +22,11 @@ from rich.table import Table
 
 from embodied_rl.benchmarks import draw_frames
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
-from embodied_rl.factory.envs import cpu_count
 from embodied_rl.factory.tasks import load_tasks
 from embodied_rl.sim.mujoco.vec_env import CAMERAS
 from embodied_rl.sim.render import Renderer, make_renderer, probe
 from embodied_rl.sim.render.choose import RendererName
+from embodied_rl.utils.machine import cpu_count
 
 SUITE = "tabletop_spatial"
 SIZES = (64, 128, 256)

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from embodied_rl.algorithms.config import GRPOConfig
 from embodied_rl.algorithms.make import make_algorithm
-from embodied_rl.factory.envs import pick_device
 from embodied_rl.factory.tasks import load_tasks
 from embodied_rl.learner.batches import split_groups
 from embodied_rl.learner.config import LearnerConfig
@@ -29,6 +28,7 @@ from embodied_rl.scheduler.make import make_profiler, make_scheduler
 from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
 from embodied_rl.sim.warp.drawn_env import WarpDrawnEnv
 from embodied_rl.types import ActOutput, EvalOutput, Observation, RolloutBatch
+from embodied_rl.utils.machine import pick_device
 from embodied_rl.utils.threads import CoreBudget
 
 ENVS, GROUP_SIZE, SIZE = 8, 2, 64

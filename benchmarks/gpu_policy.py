@@ -21,7 +21,6 @@ from embodied_rl.autotune.memory import GIB, Mode, Need, need
 from embodied_rl.benchmarks.gpu_busy import gpu_busy
 from embodied_rl.benchmarks.vla import timed
 from embodied_rl.benchmarks.vla_random import decide, fill, make_batch, make_policy, observe
-from embodied_rl.factory.envs import pick_device
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.off_policy import importance_correction
@@ -33,6 +32,7 @@ from embodied_rl.policies.openvla.config import OpenVLAModelConfig
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 from embodied_rl.policies.openvla_oft.config import oft
 from embodied_rl.rollout.actor import ParallelActor
+from embodied_rl.utils.machine import pick_device
 
 ANY_RATIO = 1e6
 """Ratio tolerance of random weights in bfloat16, whose rounding would stop a run that learns nothing anyway."""

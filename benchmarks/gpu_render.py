@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from embodied_rl.benchmarks.draw import Scenes, measure
-from embodied_rl.factory.envs import cpu_count
 from embodied_rl.sim.render import make_renderer, probe
 from embodied_rl.sim.render.choose import RendererName
+from embodied_rl.utils.machine import cpu_count
 
 SIZES = (64, 128)
 SECONDS = 1.0

@@ -32,9 +32,9 @@ from embodied_rl.benchmarks.pipeline_real import (
 )
 from embodied_rl.config.policies import OpenVLAConfig
 from embodied_rl.config.train import TrainConfig
-from embodied_rl.factory.envs import pick_device
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.scheduler.config import PipelinedConfig, SerialConfig
+from embodied_rl.utils.machine import pick_device
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy

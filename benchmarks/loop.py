@@ -25,16 +25,8 @@ from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
 from embodied_rl.config.policies import SHIPPED
 from embodied_rl.config.train import OwnPolicyConfig, TrainConfig, kind_of
-from embodied_rl.factory.envs import (
-    cpu_count,
-    describe_policy,
-    open_env,
-    open_policy,
-    pick_device,
-    pick_renderer,
-    policy_folder,
-)
-from embodied_rl.factory.policies import prepare_policy
+from embodied_rl.factory.envs import open_env, pick_renderer
+from embodied_rl.factory.policies import describe_policy, open_policy, policy_folder, prepare_policy
 from embodied_rl.factory.tasks import load_tasks
 from embodied_rl.learner.learner import Learner
 from embodied_rl.rollout.collector import Collector
@@ -44,6 +36,7 @@ from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.serial import SerialScheduler
 from embodied_rl.sim.task import TaskSpec
 from embodied_rl.telemetry.progress import RunProgress
+from embodied_rl.utils.machine import cpu_count, pick_device
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.threads import set_torch_threads
 from embodied_rl.vec_env import VecEnv

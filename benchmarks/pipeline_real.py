@@ -34,8 +34,8 @@ from embodied_rl.benchmarks.loop import bench_config
 from embodied_rl.benchmarks.pipeline_peer import PeerLoop, PPOWithMaskedRows
 from embodied_rl.config.policies import SHIPPED
 from embodied_rl.config.train import OwnPolicyConfig, TrainConfig
-from embodied_rl.factory.envs import cpu_count, open_env, open_policy, pick_device, pick_renderer, policy_folder
-from embodied_rl.factory.policies import prepare_policy
+from embodied_rl.factory.envs import open_env, pick_renderer
+from embodied_rl.factory.policies import open_policy, policy_folder, prepare_policy
 from embodied_rl.factory.tasks import load_tasks
 from embodied_rl.learner.learner import Learner
 from embodied_rl.rollout.sampler import EpisodeSampler
@@ -43,6 +43,7 @@ from embodied_rl.scheduler.base import Callbacks, Scheduler
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
 from embodied_rl.scheduler.make import make_profiler, make_scheduler
 from embodied_rl.types import ChunkResult
+from embodied_rl.utils.machine import cpu_count, pick_device
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.threads import set_torch_threads
 from embodied_rl.vec_env import VecEnv

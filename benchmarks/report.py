@@ -16,7 +16,7 @@ import scipy.linalg.cython_blas  # noqa: F401 - loads the OpenBLAS that numba's 
 import torch
 from threadpoolctl import threadpool_info
 
-from embodied_rl.factory.envs import cpu_count, cpu_name
+from embodied_rl.utils.machine import cpu_count, cpu_name
 
 
 def describe_machine(packages: Sequence[str]) -> dict[str, Any]:

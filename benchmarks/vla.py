@@ -29,7 +29,6 @@ from embodied_rl.autotune.memory import GIB, Need, need, room
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
 from embodied_rl.benchmarks.vla_random import MODE, WAY, decide, fill, make_batch, make_policy, observe
 from embodied_rl.errors import UserError
-from embodied_rl.factory.envs import pick_device
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.off_policy import importance_correction
@@ -38,6 +37,7 @@ from embodied_rl.policies.openvla import config as openvla
 from embodied_rl.policies.openvla import memory
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 from embodied_rl.rollout.actor import ParallelActor
+from embodied_rl.utils.machine import pick_device
 
 LARGE = "7b"
 _RATIO_TOLERANCE = 0.1

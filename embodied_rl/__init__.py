@@ -14,12 +14,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from embodied_rl.utils.on_import import on_import
+from embodied_rl.version import __version__
 
 if TYPE_CHECKING:
     from embodied_rl import configs as recipes
     from embodied_rl.api import evaluate, load_policy, make_isaacgym_env, make_vec_env, train
 
-__version__ = "0.1.0"
 __all__ = ["__version__", "evaluate", "load_policy", "make_isaacgym_env", "make_vec_env", "recipes", "train"]
 
 

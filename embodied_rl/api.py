@@ -17,9 +17,8 @@ from embodied_rl.evaluation.evaluate import EvalReport
 from embodied_rl.evaluation.evaluate import evaluate as run_episodes
 from embodied_rl.factory.backends import SUITES as STATE_SUITES
 from embodied_rl.factory.backends import check_fits, open_suite
-from embodied_rl.factory.envs import open_policy, pick_device, policy_folder
 from embodied_rl.factory.own import TaskEnv, load_own
-from embodied_rl.factory.policies import PublishedOptions
+from embodied_rl.factory.policies import PublishedOptions, open_policy, policy_folder
 from embodied_rl.factory.suite_env import SuiteEnv
 from embodied_rl.factory.views import SampledEpisodes
 from embodied_rl.jobs.ranks import follow
@@ -31,6 +30,7 @@ from embodied_rl.policy import ActMode, Policy
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.sim.views.isaacgym import IsaacGymEnv, Part
 from embodied_rl.training.on_policy import TrainOutcome
+from embodied_rl.utils.machine import pick_device
 from embodied_rl.utils.ranks import ProcessRank
 from embodied_rl.utils.suites import as_names
 

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
-from embodied_rl import __version__
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.utils.kernel_cache import use_writable_cache
 from embodied_rl.utils.signals import whole_imports
+from embodied_rl.version import __version__
 
 TESTED_MUJOCO = "4.0.0"
 

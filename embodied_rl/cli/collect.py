@@ -274,7 +274,7 @@ def _run_info(
     failed: dict[int, str],
     argv: list[str],
 ) -> dict[str, Any]:
-    from embodied_rl import __version__
+    from embodied_rl.version import __version__
 
     return settings | {
         "command": shlex.join(["embodied-rl", "collect", *argv]),

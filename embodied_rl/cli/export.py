@@ -51,11 +51,10 @@ def main(argv: list[str]) -> int:
         raise UserError("--cameras gives LeRobot's names; --layout native has none: leave it out.")
     import torch  # after the checks: a typing error should not wait for it
 
-    from embodied_rl import __version__
-    from embodied_rl.factory.envs import policy_folder
-    from embodied_rl.factory.policies import export_policy, load_policy
+    from embodied_rl.factory.policies import export_policy, load_policy, policy_folder
     from embodied_rl.policies.checkpoints.folder import read_provenance
     from embodied_rl.policies.family import ExportRequest
+    from embodied_rl.version import __version__
 
     source = policy_folder(command.checkpoint)
     policy = load_policy(source, command.load_options(source))

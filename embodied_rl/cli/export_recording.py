@@ -50,10 +50,10 @@ def is_of_recordings(argv: Sequence[str]) -> bool:
 
 def run(command: ExportRecordingCommand, argv: list[str]) -> int:
     """Export; prints what became of the recordings."""
-    from embodied_rl import __version__
     from embodied_rl.jobs.export_recording import ExportPlan, export_recordings
     from embodied_rl.policies.preprocessing.resize import bilinear_pillow_padded
     from embodied_rl.utils.console import LastingConsole
+    from embodied_rl.version import __version__
 
     console = LastingConsole()
     try_output(command.out)

@@ -310,9 +310,9 @@ def _save(
     argv: list[str],
     about: dict[str, Any],
 ) -> None:
-    from embodied_rl import __version__
     from embodied_rl.evaluation.overlap import TRAINED_STATES, demonstrated_states
     from embodied_rl.factory.policies import save_policy
+    from embodied_rl.version import __version__
 
     states = demonstrated_states(data.source)
     own = {name: getattr(command, name) for name in ("preset", "chunk_len", "gripper")}

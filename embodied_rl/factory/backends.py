@@ -184,8 +184,7 @@ def open_state_policy(config: TrainConfig, info: EnvInfo, resume: Path | None) -
     Raises:
         UserError: The checkpoint is of another kind, damaged, or for other sizes than the tasks have.
     """
-    from embodied_rl.factory.envs import policy_folder
-    from embodied_rl.factory.policies import load_options, load_policy
+    from embodied_rl.factory.policies import load_options, load_policy, policy_folder
     from embodied_rl.learner.checkpoint import POLICY
     from embodied_rl.policies.mlp.checkpoint import fresh
 
@@ -231,7 +230,7 @@ def check_fits(policy: Any, info: EnvInfo, checkpoint: str) -> None:
 
 def describe_state_policy(policy: MLPPolicy, checkpoint: str, seed: int) -> dict[str, Any]:
     """What a run stamps about its policy."""
-    from embodied_rl.factory.envs import policy_folder
+    from embodied_rl.factory.policies import policy_folder
     from embodied_rl.policies.checkpoints.integrity import files_digest
 
     count, config = sum(parameter.numel() for parameter in policy.parameters()), policy.config

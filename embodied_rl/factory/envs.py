@@ -1,28 +1,23 @@
-"""Opens what a run stands on: the policy of a checkpoint folder and the simulated worlds of a list of tasks."""
+"""Opens the simulated worlds of a list of MuJoCo tasks."""
 
 from __future__ import annotations
 
-import os
-import platform
 import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from embodied_rl.config.env_checks import check_drawn
 from embodied_rl.config.train import AUTO, EnvConfig
 from embodied_rl.config.training_episodes import refuse_changes
 from embodied_rl.errors import UserError
 from embodied_rl.factory.warp import WarpRequest, choose_warp, drawn_by_warp, open_warp
-from embodied_rl.policies.checkpoints.hub import is_repository, resolve
-from embodied_rl.policies.checkpoints.shipped import is_shipped, shipped_folder
 from embodied_rl.utils.console import tell_once
+from embodied_rl.utils.machine import cpu_count
 from embodied_rl.utils.words import counted
 
 if TYPE_CHECKING:
-    from embodied_rl.factory.policies import AnyPolicy, LoadRequest
     from embodied_rl.sim.mujoco.episodes import TrainingEpisodes
     from embodied_rl.sim.mujoco.task import MujocoTask
     from embodied_rl.sim.render import Choice
@@ -33,88 +28,6 @@ _SCENE_BYTES = 2 << 30
 """Memory for models of scenes, for all processes together."""
 _OTHER_GROWTH = 2 << 30
 """What a process with worlds may grow by else before it is replaced."""
-
-
-def policy_folder(checkpoint: str) -> Path:
-    """The folder with a policy's config.json: `checkpoint` itself, the newest of a run's folder or of the `checkpoints`
-    in it, a published one in the hub's cache (downloaded first if need be), or a shipped one."""
-    if is_shipped(checkpoint):
-        return shipped_folder(checkpoint)
-    if is_repository(checkpoint):
-        return resolve(checkpoint)
-    from embodied_rl.learner.checkpoint import POLICY, Checkpoints
-
-    folder = Path(checkpoint)
-    for checkpoints in (folder / "checkpoints", folder):
-        newest = Checkpoints(checkpoints, 1).find()
-        if newest is not None:
-            return newest / POLICY
-    if (folder / "policy" / "config.json").is_file():
-        return folder / "policy"
-    return folder
-
-
-def open_policy(checkpoint: str, device: str, options: LoadRequest | None = None) -> AnyPolicy:
-    """Load a policy onto `device` ('cpu' or 'cuda'); UserError when the checkpoint does not fit or is damaged."""
-    from embodied_rl.factory.policies import load_policy
-
-    policy = load_policy(policy_folder(checkpoint), options)
-    policy.to(device)
-    return policy
-
-
-def describe_policy(policy: AnyPolicy, checkpoint: str) -> dict[str, Any]:
-    """What a run stamps about its policy; the SHA-256 is over all files that decide its actions."""
-    from embodied_rl.policies.checkpoints.integrity import files_digest
-
-    count = sum(parameter.numel() for parameter in policy.parameters())
-    trained = sum(parameter.numel() for parameter in policy.parameters() if parameter.requires_grad)
-    size = f"{count / 1e6:.2f} M parameters" + (f" ({trained / 1e6:.2f} M train)" if trained < count else "")
-    steps = policy.efficient_parts.num_inference_steps
-    origin = f"the small one in the package ({checkpoint})" if is_shipped(checkpoint) else checkpoint
-    digest = files_digest(policy.source_files, policy_folder(checkpoint))
-    cache = policy.traits.prefix_cache
-    return {
-        "policy": f"{policy.architecture}, {size}, chunks of {counted(policy.chunk_len, 'step')}"
-        + (f", {steps} denoising steps" if steps else ""),
-        "weights": f"{origin}, sha256 {digest[:16]}",
-        "unnorm key": policy.unnorm_key,
-        "acts": acts(policy),
-        **({"critic": policy.traits.fresh_critic} if policy.traits.fresh_critic else {}),
-        **({} if cache is None else {"prefixes": f"kept for the update, up to {cache.max_bytes / 2**30:g} GiB"}),
-    }
-
-
-def statistics_line(policy: AnyPolicy, suite: str) -> str:
-    """Whose action statistics act in `suite`: the key, and the suite's name if it is that of another one."""
-    from embodied_rl.factory.tasks import LIBERO_SUITES
-    from embodied_rl.sim import tabletop
-    from embodied_rl.utils.suites import base_suite
-
-    key = policy.unnorm_key
-    known = (*tabletop.suites(), *LIBERO_SUITES)
-    own = next((name for name in known if key in (name, f"{name}_no_noops")), base_suite(suite))
-    return key if own == base_suite(suite) else f"{key}: those of another suite (to evaluate there: --suite {own})"
-
-
-def acts(policy: AnyPolicy) -> str:
-    """How it decides: by torch's operators as they come, or compiled."""
-    if not policy.traits.compiled:
-        return "not compiled"
-    return "compiled (torch.compile" + (", CUDA graphs)" if policy.device.type == "cuda" else ")")
-
-
-def pick_device(wanted: str) -> str:
-    """'cpu' or 'cuda'; UserError if a GPU is asked for and there is none."""
-    import torch
-
-    if wanted not in ("auto", "cpu", "cuda"):
-        raise UserError(f"device '{wanted}': choose auto, cpu or cuda.")
-    if wanted == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise UserError("device cuda: torch sees no GPU here; use --device cpu, or install a CUDA build of torch.")
-    return wanted
 
 
 def pick_renderer(wanted: str, tasks: Sequence[MujocoTask], quality: str = "auto", simulator: str = "native") -> Choice:
@@ -237,16 +150,3 @@ def announce_compilation() -> None:
 
     if not kernel.is_compiled():
         tell_once("Compiling the simulator, once for this installation: a minute on an idle machine.")
-
-
-def cpu_count() -> int:
-    """CPU cores that this process may use (a container may have fewer than the machine)."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def cpu_name() -> str:
-    """The processor's name, as far as the system tells it."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

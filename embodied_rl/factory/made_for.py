@@ -23,7 +23,7 @@ def suite_of(checkpoint: str) -> str | None:
         return checkpoint.removeprefix(SHIPPED).removeprefix(":") or None
     if is_repository(checkpoint) or not Path(checkpoint).is_dir():
         return None
-    from embodied_rl.factory.envs import policy_folder  # imports torch
+    from embodied_rl.factory.policies import policy_folder  # imports torch
     from embodied_rl.policies.checkpoints.folder import read_provenance
 
     suite = read_provenance(policy_folder(checkpoint)).get("suite")

@@ -1,4 +1,4 @@
-"""The policy families, and what every command does with a policy: find its family, load, prepare, save, export."""
+"""The policy families, and what every command does with a policy: find, load, describe, prepare, save, export it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from embodied_rl.config.policies import SHIPPED, MLPConfig, PolicyConfig
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.policies import mlp, openvla, openvla_oft, pi0, smolvla
+from embodied_rl.policies.checkpoints.hub import is_repository, resolve
+from embodied_rl.policies.checkpoints.shipped import is_shipped, shipped_folder
 from embodied_rl.policies.family import ExportRequest, PolicyFamily
+from embodied_rl.utils.words import counted
 
 if TYPE_CHECKING:
     from embodied_rl.policies.mlp.policy import MLPPolicy
@@ -194,3 +197,70 @@ def prepare_policy(policy: AnyPolicy, config: PolicyConfig, folder: Path) -> Non
     if config.compile:
         need_compiler(policy.device.type)
         policy.compiled = True
+
+
+def policy_folder(checkpoint: str) -> Path:
+    """The folder with a policy's config.json: `checkpoint` itself, the newest of a run's folder or of the `checkpoints`
+    in it, a published one in the hub's cache (downloaded first if need be), or a shipped one."""
+    if is_shipped(checkpoint):
+        return shipped_folder(checkpoint)
+    if is_repository(checkpoint):
+        return resolve(checkpoint)
+    from embodied_rl.learner.checkpoint import POLICY, Checkpoints
+
+    folder = Path(checkpoint)
+    for checkpoints in (folder / "checkpoints", folder):
+        newest = Checkpoints(checkpoints, 1).find()
+        if newest is not None:
+            return newest / POLICY
+    if (folder / "policy" / "config.json").is_file():
+        return folder / "policy"
+    return folder
+
+
+def open_policy(checkpoint: str, device: str, options: LoadRequest | None = None) -> AnyPolicy:
+    """Load a policy onto `device` ('cpu' or 'cuda'); UserError when the checkpoint does not fit or is damaged."""
+    policy = load_policy(policy_folder(checkpoint), options)
+    policy.to(device)
+    return policy
+
+
+def describe_policy(policy: AnyPolicy, checkpoint: str) -> dict[str, Any]:
+    """What a run stamps about its policy; the SHA-256 is over all files that decide its actions."""
+    from embodied_rl.policies.checkpoints.integrity import files_digest
+
+    count = sum(parameter.numel() for parameter in policy.parameters())
+    trained = sum(parameter.numel() for parameter in policy.parameters() if parameter.requires_grad)
+    size = f"{count / 1e6:.2f} M parameters" + (f" ({trained / 1e6:.2f} M train)" if trained < count else "")
+    steps = policy.efficient_parts.num_inference_steps
+    origin = f"the small one in the package ({checkpoint})" if is_shipped(checkpoint) else checkpoint
+    digest = files_digest(policy.source_files, policy_folder(checkpoint))
+    cache = policy.traits.prefix_cache
+    return {
+        "policy": f"{policy.architecture}, {size}, chunks of {counted(policy.chunk_len, 'step')}"
+        + (f", {steps} denoising steps" if steps else ""),
+        "weights": f"{origin}, sha256 {digest[:16]}",
+        "unnorm key": policy.unnorm_key,
+        "acts": acts(policy),
+        **({"critic": policy.traits.fresh_critic} if policy.traits.fresh_critic else {}),
+        **({} if cache is None else {"prefixes": f"kept for the update, up to {cache.max_bytes / 2**30:g} GiB"}),
+    }
+
+
+def statistics_line(policy: AnyPolicy, suite: str) -> str:
+    """Whose action statistics act in `suite`: the key, and the suite's name if it is that of another one."""
+    from embodied_rl.factory.tasks import LIBERO_SUITES
+    from embodied_rl.sim import tabletop
+    from embodied_rl.utils.suites import base_suite
+
+    key = policy.unnorm_key
+    known = (*tabletop.suites(), *LIBERO_SUITES)
+    own = next((name for name in known if key in (name, f"{name}_no_noops")), base_suite(suite))
+    return key if own == base_suite(suite) else f"{key}: those of another suite (to evaluate there: --suite {own})"
+
+
+def acts(policy: AnyPolicy) -> str:
+    """How it decides: by torch's operators as they come, or compiled."""
+    if not policy.traits.compiled:
+        return "not compiled"
+    return "compiled (torch.compile" + (", CUDA graphs)" if policy.device.type == "cuda" else ")")

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from embodied_rl.errors import UserError
-from embodied_rl.factory.envs import cpu_count
 from embodied_rl.factory.tasks import cache_dir
 from embodied_rl.sim.eras import PUBLISHED
+from embodied_rl.utils.machine import cpu_count
 
 if TYPE_CHECKING:
     from embodied_rl.factory.tasks import SuiteTask

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from embodied_rl.config.train import EnvConfig, TrainConfig
 from embodied_rl.errors import UserError
-from embodied_rl.factory.envs import cpu_count, open_env
+from embodied_rl.factory.envs import open_env
 from embodied_rl.policies.preprocessing.images import image_pipeline, prepare
 from embodied_rl.sim.libero.protocol import NATIVE, Protocol, protocol
 from embodied_rl.sim.mujoco.episodes import TrainingEpisodes
 from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.wrappers.protocol_env import ProtocolEnv
 from embodied_rl.types import Array, EpisodeSpec
+from embodied_rl.utils.machine import cpu_count
 from embodied_rl.vec_env import VecEnv
 
 if TYPE_CHECKING:

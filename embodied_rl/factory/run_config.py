@@ -14,11 +14,12 @@ from embodied_rl.errors import UserError
 from embodied_rl.factory.backends import POTENTIALS
 from embodied_rl.factory.backends import SUITES as STATE_SUITES
 from embodied_rl.factory.critic import fit_critic
-from embodied_rl.factory.envs import cpu_count, open_policy, pick_device, pick_render_quality, policy_folder
-from embodied_rl.factory.policies import load_options, prepare_policy
+from embodied_rl.factory.envs import pick_render_quality
+from embodied_rl.factory.policies import load_options, open_policy, policy_folder, prepare_policy
 from embodied_rl.learner.checkpoint import POLICY
 from embodied_rl.policies.checkpoints.shipped import is_shipped
 from embodied_rl.scheduler.config import PipelinedConfig
+from embodied_rl.utils.machine import cpu_count, pick_device
 from embodied_rl.utils.ranks import ProcessRank
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ import torch
 from embodied_rl.data.actions import MOST_BEYOND, share_beyond
 from embodied_rl.errors import UserError
 from embodied_rl.factory.backends import need_images
-from embodied_rl.factory.envs import pick_renderer, policy_folder
-from embodied_rl.factory.policies import family_named, load_policy
+from embodied_rl.factory.envs import pick_renderer
+from embodied_rl.factory.policies import family_named, load_policy, policy_folder
 from embodied_rl.jobs.findings import DoctorConfig, Finding
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.policies.checkpoints.folder import read_provenance

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from embodied_rl.config.train import EnvConfig
 from embodied_rl.evaluation.benchmark import interleaved
 from embodied_rl.factory.backends import need_images
-from embodied_rl.factory.envs import open_policy, pick_device, pick_renderer, policy_folder
+from embodied_rl.factory.envs import pick_renderer
 from embodied_rl.factory.made_for import need_control_rate
+from embodied_rl.factory.policies import open_policy, policy_folder
 from embodied_rl.factory.protocol_envs import open_envs
 from embodied_rl.factory.tasks import load_tasks
 from embodied_rl.jobs.videos import record_frames
@@ -20,6 +21,7 @@ from embodied_rl.sim.mujoco.vec_env import CONTROL_HZ
 from embodied_rl.telemetry.video import VideoWriter, captioned, write_gif
 from embodied_rl.types import Array
 from embodied_rl.utils.console import LastingConsole
+from embodied_rl.utils.machine import pick_device
 from embodied_rl.vec_env import SimulatorFailed
 
 if TYPE_CHECKING:

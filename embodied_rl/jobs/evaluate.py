@@ -15,7 +15,7 @@ from rich.table import Table
 
 from embodied_rl.evaluation.benchmark import BenchmarkReport, summarise
 from embodied_rl.evaluation.results_log import EpisodeResultsLog
-from embodied_rl.factory.envs import cpu_count, cpu_name, describe_env_processes
+from embodied_rl.factory.envs import describe_env_processes
 from embodied_rl.factory.tasks import describe_stand_ins
 from embodied_rl.jobs.eval_request import BenchmarkCommand
 from embodied_rl.jobs.evaluation_setup import (
@@ -35,6 +35,7 @@ from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.telemetry.report import replace_text
 from embodied_rl.telemetry.tables import cells, short_labels, success_table, without_reason
 from embodied_rl.utils.console import LastingConsole
+from embodied_rl.utils.machine import cpu_count, cpu_name
 from embodied_rl.utils.signals import Interrupted, StopRequest
 from embodied_rl.utils.words import counted
 

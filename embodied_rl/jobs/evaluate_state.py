@@ -25,8 +25,7 @@ from embodied_rl.factory.backends import (
     open_suite,
     repeats,
 )
-from embodied_rl.factory.envs import cpu_count, cpu_name, pick_device, policy_folder
-from embodied_rl.factory.policies import load_policy
+from embodied_rl.factory.policies import load_policy, policy_folder
 from embodied_rl.factory.suite_env import SuiteEnv
 from embodied_rl.jobs.eval_request import StateCommand
 from embodied_rl.policies.checkpoints.folder import read_provenance
@@ -34,6 +33,7 @@ from embodied_rl.rollout.sampler import TaskStates, evaluation_specs
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.telemetry.tables import NOT_REPEATABLE, cells, short_labels, success_table
 from embodied_rl.utils.console import LastingConsole
+from embodied_rl.utils.machine import cpu_count, cpu_name, pick_device
 from embodied_rl.utils.words import counted
 
 

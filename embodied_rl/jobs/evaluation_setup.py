@@ -17,16 +17,9 @@ from embodied_rl.evaluation.benchmark import interleaved, run_missing
 from embodied_rl.evaluation.overlap import Overlap, overlap, trained_states
 from embodied_rl.evaluation.results_log import EpisodeResultsLog, Outcome
 from embodied_rl.factory.backends import need_images
-from embodied_rl.factory.envs import (
-    describe_policy,
-    open_policy,
-    pick_device,
-    pick_render_quality,
-    pick_renderer,
-    policy_folder,
-    statistics_line,
-)
+from embodied_rl.factory.envs import pick_render_quality, pick_renderer
 from embodied_rl.factory.made_for import need_control_rate
+from embodied_rl.factory.policies import describe_policy, open_policy, policy_folder, statistics_line
 from embodied_rl.factory.premises import failed_premises, judge
 from embodied_rl.factory.protocol_envs import open_protocol_env
 from embodied_rl.factory.tasks import describe_era, load_tasks
@@ -42,6 +35,7 @@ from embodied_rl.sim.mujoco.vec_env import CONTROL_HZ
 from embodied_rl.sim.perturb import Perturber, Variant, variant_spec
 from embodied_rl.sim.wrappers.protocol_env import ProtocolEnv
 from embodied_rl.types import EpisodeResult, EpisodeSpec
+from embodied_rl.utils.machine import pick_device
 from embodied_rl.utils.words import counted
 
 if TYPE_CHECKING:

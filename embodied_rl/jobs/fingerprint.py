@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from embodied_rl import __version__
 from embodied_rl.factory.tasks import describe_stand_ins, task_digest
+from embodied_rl.version import __version__
 
 if TYPE_CHECKING:
     from embodied_rl.factory.tasks import SuiteTask

@@ -15,7 +15,7 @@ from typing import Any
 
 from embodied_rl.evaluation.results_log import EpisodeResultsLog
 from embodied_rl.evaluation.sequential_test import ComparisonState
-from embodied_rl.factory.envs import announce_compilation, cpu_count, cpu_name
+from embodied_rl.factory.envs import announce_compilation
 from embodied_rl.jobs.leaderboard_board import OpenBoard, open_board
 from embodied_rl.jobs.leaderboard_cells import CellWork, read_cell, run_cell, run_planned, speed_of, unfilmed
 from embodied_rl.jobs.leaderboard_config import Leaderboard
@@ -27,6 +27,7 @@ from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.telemetry.report import replace_text
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.lock import LOCK, locked
+from embodied_rl.utils.machine import cpu_count, cpu_name
 from embodied_rl.utils.signals import Interrupted, StopRequest
 from embodied_rl.utils.words import counted
 from embodied_rl.utils.work_pool import WorkPool

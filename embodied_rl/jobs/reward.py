@@ -14,13 +14,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from embodied_rl import __version__
 from embodied_rl.config.reward import RewardTrainConfig
 from embodied_rl.data import lerobot
 from embodied_rl.data.chunks import held_out_episodes
 from embodied_rl.data.lerobot import Demonstrations
 from embodied_rl.errors import UserError
-from embodied_rl.factory.envs import pick_device
 from embodied_rl.factory.policies import CheckpointOptions
 from embodied_rl.factory.rewards import open_judge, reward_folder
 from embodied_rl.jobs.reward_rollouts import judge_rollouts
@@ -31,7 +29,9 @@ from embodied_rl.rewards.config import PromptConfig
 from embodied_rl.rewards.progress import ProgressModel, load_progress, save_progress
 from embodied_rl.telemetry.report import replace_text
 from embodied_rl.training.progress import fit_progress
+from embodied_rl.utils.machine import pick_device
 from embodied_rl.utils.words import counted
+from embodied_rl.version import __version__
 
 _EARLIER = 0.8
 """Share of a demonstration in which it certainly has not succeeded yet."""

@@ -10,9 +10,9 @@ import torch
 from embodied_rl.config.train import EnvConfig
 from embodied_rl.evaluation.benchmark import interleaved
 from embodied_rl.factory.backends import need_images
-from embodied_rl.factory.envs import open_policy, pick_device, pick_renderer, policy_folder
+from embodied_rl.factory.envs import pick_renderer
 from embodied_rl.factory.made_for import need_control_rate
-from embodied_rl.factory.policies import CheckpointOptions
+from embodied_rl.factory.policies import CheckpointOptions, open_policy, policy_folder
 from embodied_rl.factory.protocol_envs import open_envs
 from embodied_rl.factory.tasks import load_tasks
 from embodied_rl.policies.checkpoints.folder import read_provenance
@@ -23,6 +23,7 @@ from embodied_rl.rng import DecisionRng
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.sim.mujoco.vec_env import CONTROL_HZ
 from embodied_rl.types import EpisodeSpec, Observation
+from embodied_rl.utils.machine import pick_device
 from embodied_rl.vec_env import VecEnv
 
 _WORLDS = 8

@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embodied_rl import __version__
 from embodied_rl.errors import UserError
 from embodied_rl.factory.backends import describe_state_policy
-from embodied_rl.factory.envs import describe_policy, open_policy, pick_device, policy_folder
-from embodied_rl.factory.policies import CheckpointOptions
+from embodied_rl.factory.policies import CheckpointOptions, describe_policy, open_policy, policy_folder
 from embodied_rl.policies.checkpoints.folder import read_json, read_provenance
 from embodied_rl.policies.preprocessing.images import image_pipeline
 from embodied_rl.policy import ActMode
@@ -29,8 +27,10 @@ from embodied_rl.real_robot.server.pictures import PictureFitter
 from embodied_rl.real_robot.server.served_policy import ServedPolicy
 from embodied_rl.sim.libero.protocol import NATIVE, PROTOCOLS
 from embodied_rl.utils.console import LastingConsole
+from embodied_rl.utils.machine import pick_device
 from embodied_rl.utils.suites import SUITES, TABLETOP_SUITES, base_suite
 from embodied_rl.utils.words import counted
+from embodied_rl.version import __version__
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy

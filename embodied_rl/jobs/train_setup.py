@@ -16,7 +16,6 @@ import mujoco
 import torch
 from rich.console import Console
 
-from embodied_rl import __version__
 from embodied_rl.autotune.tune import Tuning, further_devices, tune
 from embodied_rl.config.policies import MLPConfig
 from embodied_rl.config.train import EnvConfig, OwnPolicyConfig, TrainConfig, kind_of, to_dict
@@ -32,14 +31,7 @@ from embodied_rl.factory.backends import (
     open_suite,
     repeats,
 )
-from embodied_rl.factory.envs import (
-    cpu_count,
-    cpu_name,
-    describe_env_processes,
-    describe_policy,
-    pick_renderer,
-    policy_folder,
-)
+from embodied_rl.factory.envs import describe_env_processes, pick_renderer
 from embodied_rl.factory.made_for import need_control_rate
 from embodied_rl.factory.own import (
     ENVS,
@@ -52,7 +44,7 @@ from embodied_rl.factory.own import (
     refuse_reward,
     save_own,
 )
-from embodied_rl.factory.policies import load_policy, save_policy
+from embodied_rl.factory.policies import describe_policy, load_policy, policy_folder, save_policy
 from embodied_rl.factory.premises import describe_left_out, judge, require_train_states
 from embodied_rl.factory.protocol_envs import open_envs, training_episodes
 from embodied_rl.factory.run_config import envs_of_rank, open_policy_of, resolve, with_step_discount
@@ -66,10 +58,12 @@ from embodied_rl.scheduler.config import PipelinedConfig, RayConfig
 from embodied_rl.scheduler.pipeline.replica import acting_device
 from embodied_rl.sim.mujoco.vec_env import CONTROL_HZ
 from embodied_rl.training.on_policy import PolicyFiles
+from embodied_rl.utils.machine import cpu_count, cpu_name
 from embodied_rl.utils.ranks import ProcessRank
 from embodied_rl.utils.threads import set_torch_threads
 from embodied_rl.utils.words import counted
 from embodied_rl.vec_env import VecEnv
+from embodied_rl.version import __version__
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy, KnownPolicy

@@ -154,8 +154,8 @@ class ProcessVecEnv:
     """`embodied_rl.vec_env.VecEnv` over simulators in watched child processes, on the CPU.
 
     A child that dies, raises or leaves a command unanswered is killed and replaced. Its episodes come back as failed,
-    so that they are run again; all but the one whose command alone was under way are also `lost`. A child that leaks is replaced when a reset finds no other running episode in it, and
-    at twice `max_growth` in any case.
+    so that they are run again; all but the one whose command alone was under way are also `lost`. A child that leaks is
+    replaced when a reset finds no other running episode in it, and at twice `max_growth` in any case.
 
     Args:
         factory: opens a child's simulator; must be importable by name. If it has an attribute `why_no_processes` that

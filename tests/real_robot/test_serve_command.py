@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from embodied_rl.cli import main
-from embodied_rl.factory.envs import open_policy
+from embodied_rl.factory.policies import open_policy
 from embodied_rl.jobs import serve as job
 from embodied_rl.policies.mlp.config import MLPModelConfig
 from embodied_rl.policies.mlp.policy import MLPPolicy

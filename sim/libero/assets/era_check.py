@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl import __version__
 from embodied_rl.errors import UserError
 from embodied_rl.sim.libero.assets import era_measure
 from embodied_rl.sim.libero.assets.benchmarks import LIBERO
@@ -35,6 +34,7 @@ from embodied_rl.sim.libero.assets.sources import check_source, fetch_assets
 from embodied_rl.sim.libero.bundle import INSTALL, fingerprint, installed, read_bundle, write_atomically
 from embodied_rl.sim.source import source_digest
 from embodied_rl.utils.cache_dir import cache_dir
+from embodied_rl.version import __version__
 
 OLD_MUJOCO = "3.3.2"
 STATES, SETTLE_STEPS = 10, 20

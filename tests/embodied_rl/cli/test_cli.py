@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_rl import __version__
 from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
 from embodied_rl.cli import COMMANDS, main, reference
 from embodied_rl.cli.help import options
@@ -24,6 +23,7 @@ from embodied_rl.config.train import TrainConfig
 from embodied_rl.errors import UserError
 from embodied_rl.sim import tabletop
 from embodied_rl.sim.tabletop import problems
+from embodied_rl.version import __version__
 
 HEAVY = ("torch", "mujoco", "numba", "transformers", "numpy", "tyro", "rich", "pyarrow", "av", "cv2", "matplotlib")
 

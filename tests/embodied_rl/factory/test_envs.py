@@ -13,7 +13,8 @@ from typing import Any, cast
 import pytest
 import torch
 
-from embodied_rl.factory.envs import announce_compilation, statistics_line
+from embodied_rl.factory.envs import announce_compilation
+from embodied_rl.factory.policies import statistics_line
 from embodied_rl.factory.tasks import load_tasks
 from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
 from embodied_rl.types import EpisodeSpec

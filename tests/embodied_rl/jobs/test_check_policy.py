@@ -18,8 +18,7 @@ from safetensors.torch import load_file, save_file
 from embodied_rl.cli.doctor import main
 from embodied_rl.data.lerobot import Demonstrations
 from embodied_rl.errors import UserError
-from embodied_rl.factory.envs import policy_folder
-from embodied_rl.factory.policies import load_policy
+from embodied_rl.factory.policies import load_policy, policy_folder
 from embodied_rl.jobs import check_policy
 from embodied_rl.jobs.check_policy import Case
 from embodied_rl.jobs.findings import DoctorConfig, Finding

@@ -66,7 +66,7 @@ def test_a_small_policy_is_verified_by_the_command(
 
 @pytest.mark.usefixtures("stand_in")
 def test_observations_are_those_of_the_suite_or_drawn(checkpoint: Path) -> None:
-    from embodied_rl.factory.envs import open_policy
+    from embodied_rl.factory.policies import open_policy
 
     policy = open_policy(str(checkpoint), "cpu")
     recorded, drawn = observations(policy, "tabletop_object"), observations(policy, "")

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from embodied_rl.errors import UserError
-from embodied_rl.factory.envs import statistics_line
+from embodied_rl.factory.policies import statistics_line
 from embodied_rl.factory.tasks import LIBERO_SUITES, load_tasks
 from embodied_rl.jobs.eval_request import suite_name
 from embodied_rl.sim.libero.assets import environment, export
