@@ -1,8 +1,4 @@
-"""What an algorithm is to the code around it: two small protocols, one for rollouts and one for replayed transitions.
-
-on-policy:   prepare(batch) -> weights, then loss(rows) for every minibatch
-off-policy:  targets(transitions), then loss(transitions, targets)
-"""
+"""What an algorithm is to the code around it: prepare(batch) gives weights, then loss(rows) of every minibatch."""
 
 from __future__ import annotations
 
@@ -103,39 +99,4 @@ class OnPolicyAlgorithm(Protocol):
 
         metrics: those of `prepare`, of several parts the mean over episodes, and those of the update's steps.
         """
-        ...
-
-
-@dataclass(slots=True)
-class Transitions:
-    """B decisions out of a replay buffer, whoever made them.
-
-    Args:
-        images, next_images: uint8 [B, V, H, W, 3], before the chunk and after it.
-        proprio, next_proprio: float32 [B, P].
-        instruction: B strings.
-        actions: float32 [B, K, A] in [-1, 1].
-        reward: float32 [B], summed over the chunk.
-        discount: float32 [B], of what follows: 0 where the task terminated.
-    """
-
-    images: Tensor
-    proprio: Tensor
-    instruction: list[str]
-    actions: Tensor
-    reward: Tensor
-    discount: Tensor
-    next_images: Tensor
-    next_proprio: Tensor
-
-
-class OffPolicyAlgorithm(Protocol):
-    """An algorithm that learns from replayed transitions, its own, older ones or demonstrations."""
-
-    def targets(self, policy: Policy, batch: Transitions) -> Tensor:
-        """What the critic should predict: float32 [B], without gradients."""
-        ...
-
-    def loss(self, policy: Policy, batch: Transitions, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss, a scalar with gradients, and metrics."""
         ...
