@@ -17,9 +17,23 @@ from rich.table import Table
 
 from embodied_rl.benchmarks.backends_measure import compile_simulator
 from embodied_rl.benchmarks.backends_parts import PARTS, missing
-from embodied_rl.benchmarks.page import BACKEND_COLUMNS, cell
 from embodied_rl.benchmarks.parts import Row, choose, patient, run_parts
-from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
+from embodied_rl.benchmarks.report import cell, describe_machine, machine_line, write_json
+
+COLUMNS = {
+    "backend": "part",
+    "simulator": "simulator",
+    "task": "task",
+    "device": "device",
+    "envs": "num_envs",
+    "mode": "mode",
+    "renderer": "renderer",
+    "pixels": "size",
+    "env-steps/s": "env_steps_per_s",
+    "pictures/s": "frames_per_s",
+    "CPU ms": "cpu_ms",
+}
+"""Columns of `bench backends`: the rows' keys by column."""
 
 
 def ratios_of(rows: Sequence[Row]) -> dict[str, float]:
@@ -58,9 +72,9 @@ def run(json_path: Path | None, quick: bool = False, only: str | None = None) ->
     save([], {})
     compile_simulator()
     rows, failures = run_parts("embodied_rl.benchmarks.backends_parts", there, quick, console, save)
-    table = Table(*BACKEND_COLUMNS, title="simulators, all envs together")
+    table = Table(*COLUMNS, title="simulators, all envs together")
     for row in rows:
-        table.add_row(*(cell(row[name] or None) for name in BACKEND_COLUMNS.values()))
+        table.add_row(*(cell(row[name] or None) for name in COLUMNS.values()))
     console.print(table)
     for name, reason in absent.items():
         console.print(f"  {name} not measured: {reason}", highlight=False)

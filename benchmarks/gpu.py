@@ -21,9 +21,8 @@ from rich.table import Table
 
 from embodied_rl.benchmarks.backends_measure import compile_simulator
 from embodied_rl.benchmarks.gpu_schedule import ratios_of as schedule_ratios
-from embodied_rl.benchmarks.page import GPU_TABLES, cell
 from embodied_rl.benchmarks.parts import Part, Row, choose, patient, run_parts
-from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
+from embodied_rl.benchmarks.report import cell, describe_machine, machine_line, write_json
 from embodied_rl.errors import UserError
 from embodied_rl.sim.warp import install
 
@@ -35,6 +34,35 @@ COMPILED = Part("compiled", 240)
 """Only where `only` names it, and on a GPU: CUDA graphs are slow to make."""
 _ORDER = [part.name for part in (*PARTS, PICTURES, COMPILED)]
 _SIMULATE = {"render", "pictures", "nano", "compiled", "loaded"}
+_TIMES = {"rows": "rows", "ms a row": "ms", "low": "low", "high": "high", "GPU busy": "gpu_busy", "kernels": "kernels"}
+_MEMORY = {"planned, GiB": "planned_gib", "allocated": "allocated_gib", "reserved": "reserved_gib"}
+TABLES: tuple[tuple[str, tuple[str, ...], dict[str, str]], ...] = (
+    ("act and update", ("act", "update"), {"part": "part", "network": "network"} | _TIMES | _MEMORY),
+    (
+        "observations",
+        ("render",),
+        {"renderer": "renderer", "pixels": "size", "at once": "at_once", "observations/s": "per_s", "CPU ms": "cpu_ms"},
+    ),
+    (
+        "pictures",
+        ("pictures",),
+        {
+            "scheduler": "scheduler",
+            "decisions": "decisions",
+            "saw stale pictures": "late",
+            "others than serial": "other",
+        },
+    ),
+    (
+        "the training loop",
+        ("nano", "compiled", "loaded"),
+        {"policy": "part", "scheduler": "scheduler", "decisions/s": "decisions_per_s", "low": "low", "high": "high"}
+        | {"GPU busy": "gpu_busy", "kernels a decision": "kernels", "rows of an act call": "act_rows"}
+        | {"its ms": "act_ms", "its CPU ms": "act_cpu_ms", "learn, ms a decision": "learn", "simulate": "simulate"}
+        | {"render": "render", "sim busy": "sim_busy", "act busy": "act_busy", "learner busy": "learner_busy"},
+    ),
+)
+"""Tables of `bench gpu`: title, parts whose rows are in it, and the rows' keys by column."""
 
 
 def ratios_of(rows: Sequence[Row]) -> dict[str, float]:
@@ -103,7 +131,7 @@ def run(json_path: Path | None, quick: bool = False, only: str | None = None) ->
     if {part.name for part in parts} & _SIMULATE:
         compile_simulator()
     rows, failures = run_parts("embodied_rl.benchmarks.gpu_parts", parts, quick, console, save)
-    for title, names, columns in GPU_TABLES:
+    for title, names, columns in TABLES:
         if own := [row for row in rows if row["part"] in names]:
             table = Table(*columns, title=title)
             for row in own:

@@ -11,7 +11,7 @@ and async: the pipelined scheduler on-policy and with stale rows. Worlds are ref
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,6 @@ from rich.table import Table
 from embodied_rl.algorithms.config import GRPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.benchmarks import pipeline_real
-from embodied_rl.benchmarks.page import pipeline_cells
 from embodied_rl.benchmarks.pipeline_timed import HORIZON, PROFILES, Devices, Profile, TimedEnv, TimedLearner
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
 from embodied_rl.learner.off_policy import stale_rows
@@ -39,6 +38,13 @@ WARM_UP, MEASURED = 1, 3
 SECONDS = 24.0
 """An iteration of the serial scheduler takes about this long, whatever the profile: so much that the few tenths of a
 millisecond that waking a thread takes do not count."""
+
+
+def pipeline_cells(row: Mapping[str, Any]) -> list[str]:
+    """Env groups, groups ahead, micro-batch, time of a decision, and shares of the two bounds."""
+    shares = [f"{row[name]:.1%}" for name in ("of_bound", "of_own_bound")]
+    counts = [str(row["stages"]), str(row["ahead"] or ""), str(row["microbatch"])]
+    return [*counts, f"{row['ms_per_decision']:.2f}", *shares]
 
 
 def play(mode: str, profile: Profile, speed: float, groups: int, measured: int) -> dict[str, Any]:

@@ -44,6 +44,19 @@ def machine_line(machine: Mapping[str, Any]) -> str:
     return f"{machine['cpu']}, {machine['cores']} cores{gpu}, load {machine['load_before']} before the start"
 
 
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A Markdown table, its first column to the left, the others to the right."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return ["| " + " | ".join(line) + " |" for line in lines]
+
+
+def cell(value: Any) -> str:
+    """A number with about four digits, an empty cell for None."""
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 def write_json(
     path: Path,
     bench: str,

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 from embodied_rl.api import make_isaacgym_env
-from embodied_rl.benchmarks.page import table
+from embodied_rl.benchmarks.report import table
 from embodied_rl.benchmarks.view_trainers import GAMMA, TRAINERS
 from embodied_rl.errors import UserError
 from embodied_rl.sim.views.isaacgym import IsaacGymEnv

@@ -1,4 +1,4 @@
-"""Recipe cards: what a user of a recipe should see. Read from configs/cards.yaml, which `benchmarks.cards` makes."""
+"""Recipe cards: what a user of a recipe should see, from configs/cards.yaml, which `benchmarks/lab/cards.py` makes."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import av
 import numpy as np
 import pytest
 
-from embodied_rl.benchmarks.before_after import compose, main
+from embodied_rl.benchmarks.lab.before_after import compose, main
 from embodied_rl.telemetry.video import CAPTION_HEIGHT, VideoWriter
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from matplotlib.axes import Axes
 
-from embodied_rl.benchmarks.curves import COLOURS, Point, draw, evaluations, main, make_tables, read_csv, read_run
+from embodied_rl.benchmarks.lab.curves import COLOURS, Point, draw, evaluations, main, make_tables, read_csv, read_run
 from embodied_rl.config.train import TrainConfig, dump_yaml
 from embodied_rl.configs import get
 from embodied_rl.telemetry.metrics import MetricsLog

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.benchmarks.deploy_film import LAST, film, svg
+from embodied_rl.benchmarks.lab.deploy_film import LAST, film, svg
 from embodied_rl.real_robot.deploy.episodes import Episode
 from embodied_rl.real_robot.record.reader import RecordingFile
 from embodied_rl.real_robot.record.recorder import Recorder

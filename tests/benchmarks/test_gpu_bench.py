@@ -13,7 +13,7 @@ import torch
 from embodied_rl.benchmarks import backends, gpu
 from embodied_rl.benchmarks.backends_measure import RandomEpisodes, measure
 from embodied_rl.benchmarks.gpu_schedule import ratios_of, row_of
-from embodied_rl.benchmarks.page import parts_of, section
+from embodied_rl.benchmarks.lab.page import parts_of, section
 from embodied_rl.cli import main
 from embodied_rl.errors import UserError
 from tests.benchmarks.test_page import DOCS

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from embodied_rl.autotune.memory import GIB
-from embodied_rl.benchmarks.gpu_cards import CARDS, PAGE, POLICIES, batch, count, main, read, table, written
+from embodied_rl.benchmarks.lab.gpu_cards import CARDS, PAGE, POLICIES, batch, count, main, read, table, written
 from embodied_rl.errors import UserError
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.benchmarks.latency import row_of, settings_for, table
-from embodied_rl.benchmarks.latency_run import OpenEpisode, Setting, executor_for, figures, run_episodes
+from embodied_rl.benchmarks.lab.latency import row_of, settings_for, table
+from embodied_rl.benchmarks.lab.latency_run import OpenEpisode, Setting, executor_for, figures, run_episodes
 from embodied_rl.policy import PolicyTraits
 from embodied_rl.types import ActOutput, ChunkResult, EpisodeSpec, Observation
 

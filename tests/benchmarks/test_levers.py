@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from embodied_rl.benchmarks import levers
+from embodied_rl.benchmarks.lab import levers
 from embodied_rl.config.train import TrainConfig, dump_yaml
 from embodied_rl.telemetry.metrics import MetricsLog
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from embodied_rl.benchmarks.page import fill, main
+from embodied_rl.benchmarks.lab.page import fill, main
 from embodied_rl.benchmarks.report import describe_machine, write_json
 
 DOCS = Path(__file__).parents[2] / "docs" / "benchmarks.md"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_rl.benchmarks.sequential import SEED_CASES, Figures, Simulation, failures, seed_scores, simulate_seeds
+from embodied_rl.benchmarks.lab.sequential import SEED_CASES, Figures, Simulation, failures, seed_scores, simulate_seeds
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.seed_test import compare_seeds, mean_interval, places, seed_looks, seeds_interval
 from embodied_rl.evaluation.sequential_test import ComparisonPlan, compare

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_rl.benchmarks.sequential import Case, Figures, Simulation, episodes_used, failures, outcomes, simulate
+from embodied_rl.benchmarks.lab.sequential import Case, Figures, Simulation, episodes_used, failures, outcomes, simulate
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.sequential_test import ComparisonPlan, compare, paired_interval
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from embodied_rl.benchmarks.live_eval import twin_info
 from embodied_rl.evaluation.evaluate import evaluate
 from embodied_rl.policy import PolicyTraits
 from embodied_rl.real_robot.deploy.episodes import patiently, run_episode, shadow_episode, to_idle
@@ -27,10 +26,13 @@ from embodied_rl.real_robot.env.bridge import BridgeArm, TwinScene
 from embodied_rl.real_robot.env.vec_env import LiveVecEnv
 from embodied_rl.real_robot.ros2 import qos
 from embodied_rl.real_robot.ros2.clock import Clock
+from embodied_rl.real_robot.ros2.config import load_ros_config
 from embodied_rl.real_robot.ros2.options import BridgeOptions, Mode
 from embodied_rl.real_robot.ros2.session import Session
+from embodied_rl.real_robot.ros2.station import ACTION_DIM, PROPRIO_DIM, STEP_NS
 from embodied_rl.real_robot.twin.options import TwinOptions
 from embodied_rl.types import ActOutput, EpisodeSpec, Observation
+from embodied_rl.vec_env import EnvInfo
 from tests.real_robot.ros2.lifecycle import managed
 
 TASK = "tabletop_object/pick_up_the_bottle_and_place_it_in_the_basket"
@@ -165,6 +167,24 @@ def _evaluated(fleet: Fleet, drills: Drills) -> dict[str, Any]:
             report = evaluate(env, policy, specs, "greedy")  # type: ignore[arg-type]
     steps = [result.num_steps for result in report.results]
     return {"steps": steps, "seen": policy.seen, "commands": len(drills.watch.commands) - heard}
+
+
+def twin_info(options: TwinOptions, steps: int) -> EnvInfo:
+    """The twin as the environment that `LiveVecEnv` is; `steps`: control steps of an episode."""
+    return EnvInfo(
+        backend="live",
+        suite=options.suite,
+        simulator="twin",
+        renderer="twin",
+        cameras=tuple(camera.name for camera in load_ros_config("twin").cameras),
+        image_shape=(options.image_size, options.image_size),
+        proprio_dim=PROPRIO_DIM,
+        action_dim=ACTION_DIM,
+        action_low=(-1.0,) * ACTION_DIM,
+        action_high=(1.0,) * ACTION_DIM,
+        control_hz=1e9 / STEP_NS,
+        max_episode_steps=steps,
+    )
 
 
 if __name__ == "__main__":

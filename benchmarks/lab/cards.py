@@ -1,4 +1,4 @@
-"""Makes configs/cards.yaml from the recorded runs of docs/results: `python -m embodied_rl.benchmarks.cards`.
+"""Makes configs/cards.yaml from the recorded runs of docs/results: `python -m embodied_rl.benchmarks.lab.cards`.
 
 `--check` also says how each recorded run lies in the band that the others of its recipe make, and where half of it says
 that it will end.
@@ -14,13 +14,13 @@ from pathlib import Path
 import tyro
 import yaml
 
-from embodied_rl.benchmarks.curves import ALL_TASKS, Point, evaluations, read_csv
+from embodied_rl.benchmarks.lab.curves import ALL_TASKS, Point, evaluations, read_csv
 from embodied_rl.evaluation.band import prediction_band
 from embodied_rl.evaluation.forecast import Forecast, Rate, forecast
 from embodied_rl.jobs.recipe_cards import CARDS
 
-RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
-_NOTE = "# Made by `python -m embodied_rl.benchmarks.cards` from docs/results: change nothing here.\n"
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+_NOTE = "# Made by `python -m embodied_rl.benchmarks.lab.cards` from docs/results: change nothing here.\n"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""python -m embodied_rl.benchmarks.deploy_film: a film of the twin and a picture of the dashboard.
+"""python -m embodied_rl.benchmarks.lab.deploy_film: a film of the twin and a picture of the dashboard.
 
-    python -m embodied_rl.benchmarks.deploy_film --film docs/images/twin.gif --dashboard docs/images/dashboard.svg
+    python -m embodied_rl.benchmarks.lab.deploy_film --film docs/images/twin.gif --dashboard docs/images/dashboard.svg
 
 Episodes run through server, bridge and twin over ROS 2 until one succeeds. The film is made from its recording: what
 the bridge saw in each control step, every second one.
@@ -34,7 +34,7 @@ from embodied_rl.real_robot.ros2.environment import enter, ros_environment
 from embodied_rl.telemetry.video import captioned, tile, write_gif
 from embodied_rl.types import Array
 
-MODULE = "embodied_rl.benchmarks.deploy_film"
+MODULE = "embodied_rl.benchmarks.lab.deploy_film"
 FPS, STRIDE, LAST = 10, 2, 10
 """Pictures a second, control steps between two of them, and how often the last one is shown."""
 

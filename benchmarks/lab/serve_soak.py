@@ -1,7 +1,7 @@
 """Four robots and a hostile client on one policy server: is its memory flat?
 
-`python -m embodied_rl.benchmarks.serve_soak --minutes 10`. Prints the server's memory as it goes, and exits with 1 if
-it has grown, if a robot got no answer, or if the server did not end well.
+`python -m embodied_rl.benchmarks.lab.serve_soak --minutes 10`. Prints the server's memory as it goes, and exits with 1
+if it has grown, if a robot got no answer, or if the server did not end well.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Bench figures (JSON) into a Markdown page, between its own marks; nothing else on the page changes.
 
-python -m embodied_rl.benchmarks.page docs/benchmarks.md sim.json loop.json libero.json
+python -m embodied_rl.benchmarks.lab.page docs/benchmarks.md sim.json loop.json libero.json
 """
 
 from __future__ import annotations
@@ -11,15 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.benchmarks.report import machine_line
+from embodied_rl.benchmarks.backends import COLUMNS as BACKEND_COLUMNS
+from embodied_rl.benchmarks.gpu import TABLES as GPU_TABLES
+from embodied_rl.benchmarks.pipeline import pipeline_cells
+from embodied_rl.benchmarks.report import cell, machine_line, table
 
 Figures = Mapping[str, Any]
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A Markdown table, its first column to the left, the others to the right."""
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return ["| " + " | ".join(line) + " |" for line in lines]
 
 
 def sim_table(figures: Figures) -> list[str]:
@@ -96,13 +93,6 @@ def policy_table(figures: Figures) -> list[str]:
     return table(["what", "contender", "CPU ms a decision", "lowest to highest"], rows)
 
 
-def pipeline_cells(row: Mapping[str, Any]) -> list[str]:
-    """Env groups, groups ahead, micro-batch, time of a decision, and shares of the two bounds."""
-    shares = [f"{row[name]:.1%}" for name in ("of_bound", "of_own_bound")]
-    counts = [str(row["stages"]), str(row["ahead"] or ""), str(row["microbatch"])]
-    return [*counts, f"{row['ms_per_decision']:.2f}", *shares]
-
-
 def pipeline_table(figures: Figures) -> list[str]:
     """A row a profile and scheduler; then, where the real part ran, a row a turn with each scheduler's speed."""
     rows = [[row["profile"], row["mode"], *pipeline_cells(row)] for row in figures["rows"]]
@@ -135,44 +125,6 @@ def vla_table(figures: Figures) -> list[str]:
     return table(head, rows)
 
 
-def cell(value: Any) -> str:
-    """A number with about four digits, an empty cell for None."""
-    if value is None:
-        return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-_TIMES = {"rows": "rows", "ms a row": "ms", "low": "low", "high": "high", "GPU busy": "gpu_busy", "kernels": "kernels"}
-_MEMORY = {"planned, GiB": "planned_gib", "allocated": "allocated_gib", "reserved": "reserved_gib"}
-GPU_TABLES: tuple[tuple[str, tuple[str, ...], dict[str, str]], ...] = (
-    ("act and update", ("act", "update"), {"part": "part", "network": "network"} | _TIMES | _MEMORY),
-    (
-        "observations",
-        ("render",),
-        {"renderer": "renderer", "pixels": "size", "at once": "at_once", "observations/s": "per_s", "CPU ms": "cpu_ms"},
-    ),
-    (
-        "pictures",
-        ("pictures",),
-        {
-            "scheduler": "scheduler",
-            "decisions": "decisions",
-            "saw stale pictures": "late",
-            "others than serial": "other",
-        },
-    ),
-    (
-        "the training loop",
-        ("nano", "compiled", "loaded"),
-        {"policy": "part", "scheduler": "scheduler", "decisions/s": "decisions_per_s", "low": "low", "high": "high"}
-        | {"GPU busy": "gpu_busy", "kernels a decision": "kernels", "rows of an act call": "act_rows"}
-        | {"its ms": "act_ms", "its CPU ms": "act_cpu_ms", "learn, ms a decision": "learn", "simulate": "simulate"}
-        | {"render": "render", "sim busy": "sim_busy", "act busy": "act_busy", "learner busy": "learner_busy"},
-    ),
-)
-"""Tables of `bench gpu`: title, parts whose rows are in it, and the rows' keys by column."""
-
-
 def gpu_table(figures: Figures) -> list[str]:
     """A table for policies, one for renderers and one for schedulers, of the parts that were measured."""
     lines: list[str] = []
@@ -182,22 +134,6 @@ def gpu_table(figures: Figures) -> list[str]:
             lines += [*([""] if lines else []), *table(list(columns), cells)]
     failed = [f"- part {name} failed: {reason}" for name, reason in figures["failures"].items()]
     return [*lines, *([""] if failed else []), *failed]
-
-
-BACKEND_COLUMNS = {
-    "backend": "part",
-    "simulator": "simulator",
-    "task": "task",
-    "device": "device",
-    "envs": "num_envs",
-    "mode": "mode",
-    "renderer": "renderer",
-    "pixels": "size",
-    "env-steps/s": "env_steps_per_s",
-    "pictures/s": "frames_per_s",
-    "CPU ms": "cpu_ms",
-}
-"""Columns of `bench backends`: the rows' keys by column."""
 
 
 def backends_table(figures: Figures) -> list[str]:

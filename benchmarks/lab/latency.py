@@ -1,6 +1,6 @@
 """What late answers cost: success and jerk with naive, aligned and real-time chunks, in simulation.
 
-    python -m embodied_rl.benchmarks.latency --checkpoint runs/NAME --json latency.json
+    python -m embodied_rl.benchmarks.lab.latency --checkpoint runs/NAME --json latency.json
 
 Answers come `latency` control steps of 50 ms after their observation. Naive: a chunk is executed whole and the arm
 waits for the next one. Aligned: each action at the step that it was decided for, chunks blended. RTC: real-time
@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from embodied_rl.api import make_vec_env
-from embodied_rl.benchmarks.latency_run import Figures, Setting, run_episodes
+from embodied_rl.benchmarks.lab.latency_run import Figures, Setting, run_episodes
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.benchmark import interleaved
 from embodied_rl.evaluation.evaluate import wilson

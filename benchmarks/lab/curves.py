@@ -1,7 +1,7 @@
 """Learning curves from CSV files: finished runs to one CSV, and a CSV to the tables and the picture of a results page.
 
-    python -m embodied_rl.benchmarks.curves runs/a runs/b ... --csv docs/results/tabletop.csv
-    python -m embodied_rl.benchmarks.curves --csv docs/results/tabletop.csv --page docs/results/tabletop.md \
+    python -m embodied_rl.benchmarks.lab.curves runs/a runs/b ... --csv docs/results/tabletop.csv
+    python -m embodied_rl.benchmarks.lab.curves --csv docs/results/tabletop.csv --page docs/results/tabletop.md \
         --figure docs/images/learning_curve.png
 
 The first command reads the folders of finished training runs; the second needs the CSV only. The page's text between
@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from embodied_rl.benchmarks.page import table
+from embodied_rl.benchmarks.report import table
 from embodied_rl.config.train import kind_of, load_yaml
 from embodied_rl.configs import STATE_BENCHMARKS
 from embodied_rl.errors import UserError
@@ -314,7 +314,7 @@ def _panel(axes: Any, label: str, seeds: Mapping[int, Sequence[Point]], rollouts
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program: 0, or 2 and one line on stderr for input that does not fit."""
-    parser = argparse.ArgumentParser(prog="python -m embodied_rl.benchmarks.curves", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m embodied_rl.benchmarks.lab.curves", description=__doc__)
     parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="folders of finished runs, to write the CSV")
     parser.add_argument("--csv", required=True, type=Path)
     parser.add_argument("--page", type=Path, help="Markdown page whose tables are replaced")

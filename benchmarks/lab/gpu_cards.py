@@ -1,4 +1,4 @@
-"""One-GPU recipe cards, a table of docs/scale.md: `python -m embodied_rl.benchmarks.gpu_cards [POLICY ...]`.
+"""One-GPU recipe cards, a table of docs/scale.md: `python -m embodied_rl.benchmarks.lab.gpu_cards [POLICY ...]`.
 
 Memory is counted as `embodied-rl plan` counts it, for published sizes, and kept in docs/results/gpu_cards.json.
 Time is what `bench vla` measured, where it was. Named policies are counted again; the table is written from the file.
@@ -18,10 +18,10 @@ from embodied_rl.errors import UserError
 from embodied_rl.factory.policies import FAMILIES
 from embodied_rl.policies.family import TrainingMode, pick
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 COUNTED = ROOT / "docs" / "results" / "gpu_cards.json"
 PAGE = ROOT / "docs" / "scale.md"
-BEGIN, END = "<!-- gpu cards, made by benchmarks/gpu_cards.py -->", "<!-- end of gpu cards -->"
+BEGIN, END = "<!-- gpu cards, made by benchmarks/lab/gpu_cards.py -->", "<!-- end of gpu cards -->"
 CARDS = (24, 40, 80)
 """Memory of the GPUs, GiB."""
 POLICIES = {

@@ -1,8 +1,8 @@
 """What learning options changed: runs with and without them, to one CSV, then to the table and picture of a page.
 
-    python -m embodied_rl.benchmarks.levers --runs "plain=runs/a,runs/b" --runs "half of the rows=runs/c,runs/d" \
+    python -m embodied_rl.benchmarks.lab.levers --runs "plain=runs/a,runs/b" --runs "half of the rows=runs/c,runs/d" \
         --csv docs/results/levers.csv
-    python -m embodied_rl.benchmarks.levers --csv docs/results/levers.csv --page docs/results/levers.md
+    python -m embodied_rl.benchmarks.lab.levers --csv docs/results/levers.csv --page docs/results/levers.md
 
 Runs of one label differ in their seed. A label may begin with a part and a slash, as in 'pi0/plain': each part has a
 table and a panel of its own. `--level`: reached once the training episodes of three updates succeed that often.
@@ -21,8 +21,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from embodied_rl.benchmarks.curves import COLOURS, replace_tables
-from embodied_rl.benchmarks.page import table
+from embodied_rl.benchmarks.lab.curves import COLOURS, replace_tables
+from embodied_rl.benchmarks.report import table
 from embodied_rl.config.train import load_yaml
 from embodied_rl.errors import UserError
 from embodied_rl.telemetry.metrics import read_metrics
@@ -248,7 +248,7 @@ def _parse_runs(text: str) -> tuple[str, list[Path]]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program: 0, or 2 and one line on stderr for input that does not fit."""
     parser = argparse.ArgumentParser(
-        prog="python -m embodied_rl.benchmarks.levers",
+        prog="python -m embodied_rl.benchmarks.lab.levers",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,6 +1,6 @@
 """A GIF of a finished run: the same held-out episodes before and after training, side by side.
 
-    python -m embodied_rl.benchmarks.before_after runs/NAME --tasks 4 --out docs/images/before_after.gif
+    python -m embodied_rl.benchmarks.lab.before_after runs/NAME --tasks 4 --out docs/images/before_after.gif
 
 It joins the videos that `embodied-rl train` has written; nothing is simulated again.
 """
@@ -59,7 +59,7 @@ def compose(pairs: Sequence[tuple[Array, Array]]) -> list[Array]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program: 0, or 2 and one line on stderr."""
-    parser = argparse.ArgumentParser(prog="python -m embodied_rl.benchmarks.before_after", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m embodied_rl.benchmarks.lab.before_after", description=__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("--tasks", type=int, default=4)
     parser.add_argument("--out", type=Path, required=True)

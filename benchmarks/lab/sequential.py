@@ -1,11 +1,11 @@
 """Does the leaderboard's test keep its error rate, and how many episodes does it save?
 
-`python -m embodied_rl.benchmarks.sequential` simulates success and failure, with no simulator: each initial state has a
-difficulty that all policies share. It prints, for each case, how often a comparison of two equal policies was decided,
-how often a real difference was found (also by the same test with one look at the end), and which share of the fixed
-design's episodes was run. A second table does the same over training seeds. It exits with 1 if an error rate is above
-the level (by more than chance: its Wilson interval lies above) where the test promises it, or if more than 0.7 of the
-episodes were run where two policies are 10 points apart.
+`python -m embodied_rl.benchmarks.lab.sequential` simulates success and failure, with no simulator: each initial state
+has a difficulty that all policies share. It prints, for each case, how often a comparison of two equal policies was
+decided, how often a real difference was found (also by the same test with one look at the end), and which share of the
+fixed design's episodes was run. A second table does the same over training seeds. It exits with 1 if an error rate is
+above the level (by more than chance: its Wilson interval lies above) where the test promises it, or if more than 0.7
+of the episodes were run where two policies are 10 points apart.
 """
 
 from __future__ import annotations
