@@ -44,7 +44,7 @@ DISTRIBUTIONS = {
     "lifecycle_msgs": "ros-lifecycle-msgs",
 }
 # Runs in the environment that `assets install libero` makes for the official code.
-ELSEWHERE = "sim.libero.assets.official."
+ELSEWHERE = ("sim.libero.assets.official.", "benchmarks.lab.official.")
 OPTIONAL = {
     "matplotlib": "report",
     "tensorboard": "track",

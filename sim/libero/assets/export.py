@@ -18,7 +18,9 @@ from embodied_rl.sim.libero.assets.convert import convert
 from embodied_rl.sim.libero.assets.environment import Environment
 from embodied_rl.sim.libero.assets.pip import variables
 
-WORKER = Path(__file__).with_name("official") / "worker.py"
+SCRIPTS = Path(__file__).with_name("official")
+"""What runs in the isolated environment; a script elsewhere that imports these has the folder on PYTHONPATH."""
+WORKER = SCRIPTS / "worker.py"
 WORKER_GB = 2.5
 """Memory that one exporting process may need."""
 

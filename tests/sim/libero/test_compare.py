@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from embodied_rl.benchmarks.lab import compare as compare_module
+from embodied_rl.benchmarks.lab.compare import pick, record_official
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.assets import compare as compare_module
-from embodied_rl.sim.libero.assets.compare import pick, record_official
 from embodied_rl.sim.libero.assets.export import Official
 from tests.sim.libero.bundles import NAME, OTHER, install_fake
 from tests.sim.libero.stage import FakeEnvironment
@@ -22,7 +22,7 @@ import json, sys
 from dataclasses import astuple, replace
 from pathlib import Path
 import numpy as np
-from embodied_rl.sim.libero.assets.compare import compare
+from embodied_rl.benchmarks.lab.compare import compare
 from embodied_rl.sim.libero.tasks import load_task
 _, root, recordings, *names = sys.argv[1:]
 found = {}

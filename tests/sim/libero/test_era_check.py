@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from embodied_rl.benchmarks.lab import era_check
+from embodied_rl.benchmarks.lab.era_check import keeps_promises, summarise, table
+from embodied_rl.benchmarks.lab.era_measure import TaskResult, measure
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.assets import era_check
-from embodied_rl.sim.libero.assets.era_check import keeps_promises, summarise, table
-from embodied_rl.sim.libero.assets.era_measure import TaskResult, measure
 from embodied_rl.sim.libero.tasks import load_task
 from embodied_rl.sim.mujoco.env import Env, find_robot
 from tests import era_library

@@ -1,6 +1,6 @@
 """Measures how far LIBERO's tasks are from MuJoCo 3.3.2, under this MuJoCo as it is and under the published era.
 
-    python -m embodied_rl.sim.libero.assets.era_check --work DIR --json FILE [--from ASSETS]
+    python -m embodied_rl.benchmarks.lab.era_check --work DIR --json FILE [--from ASSETS]
 
 Runs the official packages on mujoco 3.3.2 in an isolated environment and our engine on this MuJoCo, from the same
 states of all installed tasks: 20 control steps of zero action, scripted picks in five tasks, pictures of libero_object,
@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 
+from embodied_rl.benchmarks.lab import era_measure
+from embodied_rl.benchmarks.lab.compare import record_official
+from embodied_rl.benchmarks.lab.era_measure import ERAS, TaskResult
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.assets import era_measure
 from embodied_rl.sim.libero.assets.benchmarks import LIBERO
-from embodied_rl.sim.libero.assets.compare import record_official
 from embodied_rl.sim.libero.assets.environment import Environment
-from embodied_rl.sim.libero.assets.era_measure import ERAS, TaskResult
-from embodied_rl.sim.libero.assets.export import Official
+from embodied_rl.sim.libero.assets.export import SCRIPTS, Official
 from embodied_rl.sim.libero.assets.report import StepNames
 from embodied_rl.sim.libero.assets.sources import check_source, fetch_assets
 from embodied_rl.sim.libero.bundle import INSTALL, fingerprint, installed, read_bundle, write_atomically
@@ -56,7 +56,8 @@ def record(official: Official, tasks: Sequence[str]) -> None:
     """Run the official packages on every task that has no recording yet; a stopped run continues."""
     official.link_assets()
     script = Path(__file__).with_name("official") / "settle.py"
-    settings = {**official.settings(), "OPENBLAS_CORETYPE": "Haswell"}  # as in `compare`
+    # the kernels as in `compare`
+    settings = {**official.settings(), "PYTHONPATH": str(SCRIPTS), "OPENBLAS_CORETYPE": "Haswell"}
     open_tasks = [name for name in tasks if not (official.scratch / f"{name}.npz").is_file()]
     for first in range(0, len(open_tasks), _BATCH):  # a new process now and then: scenes of robosuite stay in memory
         print(f"mujoco {OLD_MUJOCO}: {len(tasks) - len(open_tasks) + first} of {len(tasks)} tasks recorded", flush=True)

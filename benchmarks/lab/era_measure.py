@@ -12,9 +12,9 @@ from typing import Any, cast
 import mujoco
 import numpy as np
 
+from embodied_rl.benchmarks.lab.official.pick import SETTLE_STEPS, STEPS, Pick
 from embodied_rl.errors import UserError
 from embodied_rl.sim.eras import Era
-from embodied_rl.sim.libero.assets.official.pick import SETTLE_STEPS, STEPS, Pick
 from embodied_rl.sim.libero.tasks import LiberoTask, load_task
 from embodied_rl.sim.libero.tasks import suites as libero_suites
 from embodied_rl.sim.mujoco.env import Env, find_robot

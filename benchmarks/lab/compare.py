@@ -1,7 +1,7 @@
 """Compares our pictures and states with the official ones, frame by frame, on this machine.
 
-    python -m embodied_rl.sim.libero.assets.compare --count 10
-    python -m embodied_rl.sim.libero.assets.compare --suites libero_goal --count 3 --official DIR
+    python -m embodied_rl.benchmarks.lab.compare --count 10
+    python -m embodied_rl.benchmarks.lab.compare --suites libero_goal --count 3 --official DIR
 
 Runs the official environment (OSMesa) and NativeVecEnv ('exact') from the same initial state with the same actions, on
 this MuJoCo version. Missing asset files have the same stand-ins on both sides. Prints a line a task and a table by
@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.assets.export import Official
+from embodied_rl.sim.libero.assets.export import SCRIPTS, Official
 from embodied_rl.sim.libero.assets.kept import find_official, source_of
 from embodied_rl.sim.libero.assets.report import progress_bars
 from embodied_rl.sim.libero.tasks import LiberoTask, load_task, suites, tasks
@@ -73,6 +73,7 @@ def record_official(official: Official, names: Sequence[str], size: int, steps: 
     # OpenBLAS rounds differently from processor to processor; 'exact' reproduces the golden data's, its AVX2 kernels.
     settings = {
         **official.settings(),
+        "PYTHONPATH": str(SCRIPTS),
         "MUJOCO_GL": "osmesa",
         "PYOPENGL_PLATFORM": "osmesa",
         "OPENBLAS_CORETYPE": "Haswell",
