@@ -127,8 +127,3 @@ class _StorageTracker(TorchDispatchMode):
 def kv_bytes(decoder: DecoderConfig, slots: int, element_bytes: int) -> int:
     """Keys and values of one row's `slots` tokens in every layer."""
     return 2 * decoder.layers * decoder.kv_heads * decoder.head_dim * slots * element_bytes
-
-
-def count_parameters(module: nn.Module) -> int:
-    """Numbers in all parameters."""
-    return sum(parameter.numel() for parameter in module.parameters())

@@ -64,11 +64,6 @@ class PrefixCache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    @property
-    def used_bytes(self) -> int:
-        """Memory of all entries."""
-        return self._used
-
     def check(self, parameters: Sequence[nn.Parameter], options: Hashable) -> None:
         """Forget everything unless it was made with these parameters, unchanged since, and these options.
 

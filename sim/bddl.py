@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from embodied_rl.errors import UserError
 
@@ -241,12 +240,3 @@ def _check_names(reader: _Reader, problem: Problem, found: dict[str, _Node]) -> 
             for arg in fact.args:
                 if arg not in known:
                     raise reader.error(found[key].line, f"{key} uses '{arg}', which is no object, fixture or region")
-
-
-def read_bddl(path: str | Path) -> Problem:
-    """Read a task file. UserError when it can't be read or parsed."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"can't read the task file {path}: {error}") from None
-    return parse_bddl(text, str(path))

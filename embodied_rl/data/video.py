@@ -25,7 +25,6 @@ from av.video.stream import VideoStream
 from embodied_rl.errors import UserError
 from embodied_rl.types import Array
 
-CODEC = "h264"
 PIXEL_FORMAT = "gbrp"
 KEYFRAME_INTERVAL = 20
 # No B-frames: presentation order = decoding order, so files join packet by packet and start at time 0.

@@ -71,12 +71,6 @@ class BridgeRemote:
         answer = future.result()
         return bool(answer.success), str(answer.message)
 
-    def must(self, name: str) -> None:
-        """Call a service that has to succeed; UserError with its words where it does not."""
-        done, words = self.call(name)
-        if not done:
-            raise UserError(f"{name} was refused: {words}")
-
     def preflight(self) -> list[Check]:
         """What the bridge finds before the arm is armed."""
         return from_json(self.call("preflight")[1])

@@ -144,16 +144,6 @@ class Plant:
             where = np.concatenate([robot.qpos, robot.finger_qpos])
             return env.data.qpos[where].copy(), env.data.qvel[where].copy()
 
-    def proprio_at(self, angles: np.ndarray, fingers: tuple[float, float]) -> np.ndarray:
-        """What the simulator's proprio would be [8] with joints [7] (rad) and fingers (m) there; nothing is moved."""
-        env, robot, out = self._running(), self._robot, np.zeros(8, np.float32)
-        other = Env(env.model, robot, None, "fast")
-        other.data.qpos[robot.qpos], other.data.qpos[robot.finger_qpos] = angles, fingers
-        mujoco.mj_forward(other.model, other.data)
-        other.look()
-        other.proprio(out)
-        return out
-
     def succeeded(self) -> bool:
         """Whether the goal holds now."""
         with self._lock:

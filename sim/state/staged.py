@@ -18,7 +18,6 @@ from embodied_rl.errors import UserError
 from embodied_rl.sim.state.facts import Distances, Facts
 from embodied_rl.types import Array
 
-RewardKind = Literal["sparse", "staged", "shaped"]
 _NEAR = 0.2
 """Distance (m) over which nearness falls from 1 to 0.24."""
 _REACH, _PLACE = 0.4, 0.4

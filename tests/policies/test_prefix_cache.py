@@ -241,7 +241,7 @@ def test_rollouts_write_and_nothing_else() -> None:
     assert len(policy.prefix_cache) == 0
     acted(policy)
     assert len(policy.prefix_cache) == ROWS
-    assert policy.prefix_cache.used_bytes == sum(entry.nbytes for entry in policy.prefix_cache._entries.values())
+    assert policy.prefix_cache._used == sum(entry.nbytes for entry in policy.prefix_cache._entries.values())
 
 
 def test_a_replica_leaves_what_the_learner_finds() -> None:
@@ -271,7 +271,7 @@ def test_the_oldest_make_room() -> None:
     one = max(entry.nbytes for entry in policy.prefix_cache._entries.values())
     policy.prefix_cache = PrefixCache(4 * one)
     policy.act(obs, decision_rng(ROWS), "sample")
-    assert policy.prefix_cache.used_bytes <= 4 * one
+    assert policy.prefix_cache._used <= 4 * one
     policy.evaluate(*tensors(obs), out.replay)
     kept = len(policy.prefix_cache)
     assert counts(policy) == (kept, ROWS - kept)
@@ -299,7 +299,7 @@ def test_what_stays_is_what_came_last(room: int, puts: list[tuple[int, int, bool
         while sum(wanted.values()) > room:
             wanted.pop(next(iter(wanted)))
         assert list(store._entries) == list(wanted)
-        assert store.used_bytes == 4 * sum(wanted.values()) <= store.max_bytes
+        assert store._used == 4 * sum(wanted.values()) <= store.max_bytes
 
 
 def test_digests_do_not_see_padding() -> None:
@@ -339,7 +339,7 @@ def test_two_epochs_of_ppo_end_with_the_same_weights(tmp_path: Path) -> None:
             found, missed = counts(policy)
             assert found + missed == 2 * len(batch)
             assert missed == 0 if share == 1.0 else 0 < found < 2 * len(batch)
-            room = policy.prefix_cache.used_bytes
+            room = policy.prefix_cache._used
     assert start is not None
     moved = max(float((weights[0][name] - start[name]).abs().max()) for name in start)
     assert moved > 1e-5

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.bddl import Fact, Region, parse_bddl, read_bddl
+from embodied_rl.sim.bddl import Fact, Region, parse_bddl
 
 # Written for this test in the style of LIBERO's files: tabs of odd depth, several names before a dash, a comment,
 # capitals, a region without ranges, numbers of every form.
@@ -108,11 +108,6 @@ def test_errors_name_file_and_line(old: str, new: str, message: str) -> None:
     with pytest.raises(UserError) as error:
         parse_bddl(SAMPLE.replace(old, new, 1), "f")
     assert message in str(error.value)
-
-
-def test_unreadable_file(tmp_path) -> None:
-    with pytest.raises(UserError, match="can't read the task file"):
-        read_bddl(tmp_path / "none.bddl")
 
 
 @given(st.lists(st.tuples(*[st.floats(-2, 2)] * 4), min_size=1, max_size=4))

@@ -14,7 +14,7 @@ from embodied_rl.autotune.memory import CONTEXT_BYTES, GAPS, GIB, Mode, Need, ne
 from embodied_rl.cli import main
 from embodied_rl.policies.family import TrainingMode, pick
 from embodied_rl.policies.flow import FlowSettings
-from embodied_rl.policies.memory import Footprint, count_parameters
+from embodied_rl.policies.memory import Footprint
 from embodied_rl.policies.openvla.config import nano
 from embodied_rl.policies.openvla.config import preset as openvla_preset
 from embodied_rl.policies.openvla.memory import cache_bytes, measure, trainable
@@ -39,6 +39,10 @@ def _mode(*, train_expert_only: bool, dtype: str, checkpointing: bool) -> Traini
     return TrainingMode(
         lora_rank=0, train_expert_only=train_expert_only, dtype=dtype, gradient_checkpointing=checkpointing
     )
+
+
+def count_parameters(module: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _plan(path: Path, *words: str) -> tuple[int, dict]:
@@ -217,7 +221,7 @@ def test_what_is_counted_of_pi0_is_what_a_real_policy_holds() -> None:
     words = " ".join(["open"] * 23)  # with the token that begins it as long as the plan's prompt
     obs = Observation.from_numpy(np.zeros((1, 2, 64, 64, 3), np.uint8), np.zeros((1, 8), np.float32), [words])
     policy.act(obs, DecisionRng(np.zeros(1, np.int64), np.zeros(1, np.int64)), "sample")
-    assert policy.prefix_cache.used_bytes == prefix_bytes(policy.config, 4)
+    assert policy.prefix_cache._used == prefix_bytes(policy.config, 4)
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def _take_over(fleet: Fleet, clock: Clock) -> None:
         clock.sleep_until(clock.now_ns() + 25_000_000)
     engaged.publish(Bool(data=False))
     clock.sleep_until(clock.now_ns() + 500_000_000)  # what is still on its way would take the arm again
-    bridge.must("release")
+    assert bridge.call("release")[0]
     assert bridge.wait(lambda: bridge.state != "human", 15.0)
     bridge.outcome("success")
     to_idle(bridge)

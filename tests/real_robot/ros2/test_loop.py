@@ -283,11 +283,18 @@ def test_joints_of_a_gripper_may_come_on_their_own() -> None:
 
 
 def test_proprio_is_the_simulators() -> None:
+    import mujoco
+
     from embodied_rl.real_robot.twin.plant import Plant
 
     plant = Plant("tabletop_object")
     plant.reset(plant.tasks[0], 0, 0)
+    env, fingers, seen = plant._running(), (0.03, -0.01), np.zeros(8, np.float32)
     proprio, rng = Proprio(ROBOT.chain, CONFIG.base), np.random.default_rng(0)
     for _ in range(5):
         angles = ROBOT.home + rng.uniform(-0.4, 0.4, 7)
-        assert np.allclose(proprio(angles, (0.03, -0.01)), plant.proprio_at(angles, (0.03, -0.01)), atol=1e-6)
+        env.data.qpos[plant._robot.qpos], env.data.qpos[plant._robot.finger_qpos] = angles, fingers
+        mujoco.mj_forward(env.model, env.data)
+        env.look()
+        env.proprio(seen)
+        assert np.allclose(proprio(angles, fingers), seen, atol=1e-6)
