@@ -200,7 +200,7 @@ def main() -> int:
     console, rows = Console(stderr=True), []
     try:
         if chosen.json is not None:
-            try_output(chosen.json, "--json")
+            try_output("--json", chosen.json)
         for suite in chosen.suites:
             rows += measure(suite, chosen.era, chosen.tasks, chosen.states, chosen.json, console)
     except KeyboardInterrupt:

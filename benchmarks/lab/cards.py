@@ -1,7 +1,7 @@
-"""Makes configs/cards.yaml from the recorded runs of docs/results: `python -m embodied_rl.benchmarks.lab.cards`.
+"""Makes assets/reference_runs.yaml from the recorded runs of docs/results.
 
-`--check` also says how each recorded run lies in the band that the others of its recipe make, and where half of it says
-that it will end.
+`python -m embodied_rl.benchmarks.lab.cards`; with `--check` it prints how each recorded run lies in the band that the
+others of its recipe make, and where half of it says that it will end.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     if arguments.json:
-        try_output(arguments.json)
+        try_output("--json", arguments.json)
     tasks, latencies = tuple(arguments.tasks), tuple(arguments.latency)
     rows = run(arguments.checkpoint, arguments.suite, tasks, arguments.states_per_task, latencies)
     Console(width=120 if not os.isatty(1) else None).print(table(rows))

@@ -21,9 +21,9 @@ from statistics import NormalDist
 import numpy as np
 import tyro
 
+from embodied_rl.evaluation.adastop import compare_seeds, seed_looks
 from embodied_rl.evaluation.evaluate import wilson
-from embodied_rl.evaluation.seed_test import compare_seeds, seed_looks
-from embodied_rl.evaluation.sequential_test import ComparisonPlan, ComparisonState, compare
+from embodied_rl.evaluation.paired import ComparisonPlan, ComparisonState, compare
 from embodied_rl.rng import philox
 from embodied_rl.types import Array
 

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import tyro
 
-from embodied_rl.cli.outputs import try_file
 from embodied_rl.cli.parse import parse
 from embodied_rl.errors import UserError, suggest
+from embodied_rl.utils.output import try_file
 
 # Each has `run(json_path: Path | None, quick: bool) -> int | None`, which prints a table, writes the same figures and
 # may return an exit code; some also take the options that only they have.

@@ -88,7 +88,7 @@ class CollectCommand:
 def main(argv: list[str]) -> int:
     """Run the command; 0 when the dataset is written, 130 when Ctrl-C stopped it."""
     command = parse(CollectCommand, as_positional(with_tasks(argv)), "collect")
-    try_output(command.out)
+    try_output("--out", command.out)
     if command.out.exists():
         raise UserError(f"{command.out} already exists; choose another --out or remove it")
     with locked(command.out.with_name(command.out.name + ".lock"), f"collecting {command.out}"):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from embodied_rl.cli.outputs import try_file, try_folder
 from embodied_rl.cli.parse import flag_words, parse, with_tasks
 from embodied_rl.cli.suites import with_suite
 from embodied_rl.config.train import SUITE
 from embodied_rl.errors import UserError
 from embodied_rl.factory.policies import CheckpointOptions
 from embodied_rl.jobs.eval_request import SUITES, suite_name
+from embodied_rl.utils.output import try_file, try_folder
 
 MAX_EPISODES = 100
 

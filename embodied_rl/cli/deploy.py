@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from embodied_rl.cli.outputs import try_file
 from embodied_rl.cli.parse import parse, wants_help
 from embodied_rl.errors import UserError
 from embodied_rl.real_robot.core.robot import robot_path
 from embodied_rl.real_robot.ros2.environment import enter, ros_environment
+from embodied_rl.utils.output import try_file
 
 TWIN = "twin"
 USAGE = """\

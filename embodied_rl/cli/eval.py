@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.cli.outputs import try_file, try_folder
 from embodied_rl.cli.parse import flag_words, parse, wants_help, with_tasks
 from embodied_rl.cli.suites import with_suite
 from embodied_rl.config.env_checks import check_threads, refuse_threads
@@ -27,6 +26,7 @@ from embodied_rl.jobs.efficient_inference import EfficientConfig
 from embodied_rl.jobs.eval_request import SUITES, BenchmarkCommand, StateCommand, request_of, suite_name
 from embodied_rl.policies.checkpoints.hub import is_repository
 from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped, require_shipped_for
+from embodied_rl.utils.output import try_file, try_folder
 from embodied_rl.utils.signals import Interrupted
 
 BENCHMARKS = tuple(SUITES)

@@ -9,11 +9,11 @@ from typing import Annotated
 
 import tyro
 
-from embodied_rl.cli.outputs import try_folder
 from embodied_rl.cli.parse import parse
 from embodied_rl.config.train import AUTO
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.jobs.explain_config import Factor, factors, read_side
+from embodied_rl.utils.output import try_folder
 
 _LOOKS = 4
 USAGE = """\

@@ -56,7 +56,7 @@ def run(command: ExportRecordingCommand, argv: list[str]) -> int:
     from embodied_rl.version import __version__
 
     console = LastingConsole()
-    try_output(command.out)
+    try_output("--out", command.out)
     stamp = {"command": shlex.join(["embodied-rl", "export", *argv]), "version": __version__}
     plan = ExportPlan(command.recordings, command.out, command.episodes, command.steps, command.image_size, stamp)
     with locked(command.out.with_name(command.out.name + ".lock"), f"exporting {command.out}"):

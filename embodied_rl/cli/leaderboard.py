@@ -9,11 +9,11 @@ from typing import Annotated
 
 import tyro
 
-from embodied_rl.cli.outputs import try_folder
 from embodied_rl.cli.parse import parse
 from embodied_rl.config.train import AUTO
 from embodied_rl.errors import UserError
 from embodied_rl.jobs.leaderboard_config import read_leaderboard
+from embodied_rl.utils.output import try_folder
 
 USAGE = """\
 usage: embodied-rl leaderboard CONFIG [--output DIR] [--jobs N]

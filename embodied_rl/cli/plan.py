@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embodied_rl.cli.outputs import try_file
 from embodied_rl.cli.parse import parse
 from embodied_rl.errors import UserError, suggest
+from embodied_rl.utils.output import try_file
 from embodied_rl.utils.words import counted
 
 if TYPE_CHECKING:

@@ -76,7 +76,7 @@ def main(argv: list[str]) -> int:
 
 def _train(argv: list[str]) -> int:
     command = parse(TrainRewardCommand, argv, "reward train")
-    try_output(command.out)
+    try_output("--out", command.out)
     if command.out.exists():
         raise UserError(f"{command.out} already exists; choose another --out or remove it")
     from embodied_rl.jobs.reward import train_reward  # torch, only now

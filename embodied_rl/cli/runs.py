@@ -11,7 +11,6 @@ from typing import Annotated
 import tyro
 
 from embodied_rl.cli.help import example_lines
-from embodied_rl.cli.outputs import try_folder
 from embodied_rl.cli.parse import parse, wants_help
 from embodied_rl.config.train import AUTO, OwnPolicyConfig
 from embodied_rl.errors import UserError, suggest
@@ -19,6 +18,7 @@ from embodied_rl.jobs.recipe_cards import card_for, cards
 from embodied_rl.jobs.run_folder import new_run
 from embodied_rl.jobs.run_records import read_record
 from embodied_rl.jobs.run_tables import band_lines, export_runs, list_lines, pair_lines, show_lines
+from embodied_rl.utils.output import try_folder
 
 ACTIONS = ("list", "show", "compare", "rerun", "export")
 USAGE = """\

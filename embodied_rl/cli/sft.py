@@ -72,7 +72,7 @@ def main(argv: list[str]) -> int:
     command = parse(SftCommand, argv, "sft")
     if command.policy not in POLICIES:
         raise UserError(f"unknown policy '{command.policy}'.{suggest(command.policy, POLICIES)}")
-    try_output(command.out)
+    try_output("--out", command.out)
     with locked(command.out.with_name(command.out.name + ".sft.lock"), f"training {command.out}"):
         if command.out.exists():
             _check_done(command, argv)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from embodied_rl.cli.launch import LAUNCHED, end_with_launcher, launch
-from embodied_rl.cli.outputs import try_file, try_folder
 from embodied_rl.cli.select import Selection, select
 from embodied_rl.config.policies import MLPConfig
 from embodied_rl.config.train import AUTO, OwnPolicyConfig, TrainConfig, kind_of, read_yaml
@@ -20,6 +19,7 @@ from embodied_rl.jobs.run_folder import CONFIG_FILE, existing_run, new_run
 from embodied_rl.policies.checkpoints.hub import is_repository
 from embodied_rl.policies.checkpoints.shipped import is_shipped
 from embodied_rl.telemetry.metrics import need_tracker
+from embodied_rl.utils.output import try_file, try_folder
 from embodied_rl.utils.ranks import ProcessRank
 
 EXIT_BAD_INPUT, EXIT_INTERRUPTED = 2, 130

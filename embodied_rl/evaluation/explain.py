@@ -10,7 +10,7 @@ from statistics import median
 import numpy as np
 
 from embodied_rl.errors import UserError
-from embodied_rl.evaluation.sequential_test import Decision, paired_interval
+from embodied_rl.evaluation.paired import Decision, paired_interval
 from embodied_rl.types import Array, EpisodeResult, EpisodeSpec
 
 _SAME = 1e-6

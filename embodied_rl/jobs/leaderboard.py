@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from embodied_rl.evaluation.paired import ComparisonState
 from embodied_rl.evaluation.results_log import EpisodeResultsLog
-from embodied_rl.evaluation.sequential_test import ComparisonState
 from embodied_rl.factory.envs import announce_compilation
 from embodied_rl.jobs.leaderboard_board import OpenBoard, open_board
 from embodied_rl.jobs.leaderboard_cells import CellWork, read_cell, run_cell, run_planned, speed_of, unfilmed

@@ -9,11 +9,11 @@ from statistics import fmean
 
 from rich.console import Console
 
+from embodied_rl.evaluation.adastop import compare_seeds, places, seed_looks
 from embodied_rl.evaluation.benchmark import interleaved
 from embodied_rl.evaluation.overlap import Overlap, overlap, trained_states
+from embodied_rl.evaluation.paired import ComparisonPlan, ComparisonState, compare
 from embodied_rl.evaluation.results_log import Finished
-from embodied_rl.evaluation.seed_test import compare_seeds, places, seed_looks
-from embodied_rl.evaluation.sequential_test import ComparisonPlan, ComparisonState, compare
 from embodied_rl.factory.policies import policy_folder
 from embodied_rl.jobs.evaluation_setup import EvaluationPlan, make_plan
 from embodied_rl.jobs.leaderboard_cells import CellWork, read_cell

@@ -155,7 +155,7 @@ def read_leaderboard(path: Path) -> Leaderboard:
     rows = {_row_name(name, path): _sources(str(name), value, path) for name, value in checkpoints.items()}
     board = Leaderboard(rows, options)
     if options.compare == "seeds":
-        from embodied_rl.evaluation.seed_test import seed_looks  # torch, only where it is needed
+        from embodied_rl.evaluation.adastop import seed_looks  # torch, only where it is needed
 
         seed_looks(board.seeds_each, options.looks, options.level)
     return board

@@ -10,11 +10,11 @@ from statistics import fmean
 from typing import Any
 
 from embodied_rl.errors import UserError
+from embodied_rl.evaluation.adastop import mean_interval
 from embodied_rl.evaluation.evaluate import Score, nothing_measured, score
 from embodied_rl.evaluation.overlap import Overlap
+from embodied_rl.evaluation.paired import ComparisonPlan, ComparisonState
 from embodied_rl.evaluation.results_log import Finished
-from embodied_rl.evaluation.seed_test import mean_interval
-from embodied_rl.evaluation.sequential_test import ComparisonPlan, ComparisonState
 from embodied_rl.jobs.leaderboard_config import Cell, Leaderboard, describe_options
 from embodied_rl.policies.checkpoints.shipped import is_shipped
 from embodied_rl.telemetry.curve import curve_of

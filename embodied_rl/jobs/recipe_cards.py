@@ -1,4 +1,7 @@
-"""Recipe cards: what a user of a recipe should see, from configs/cards.yaml, which `benchmarks/lab/cards.py` makes."""
+"""Recipe cards: what a user of a recipe should see.
+
+Read from assets/reference_runs.yaml, which `benchmarks/lab/cards.py` makes of recorded runs.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ from pathlib import Path
 
 import yaml
 
-from embodied_rl import configs
+from embodied_rl import assets, configs
 from embodied_rl.config.train import TrainConfig, kind_of
 from embodied_rl.evaluation.band import Band
 
-CARDS = Path(configs.__file__).with_name("cards.yaml")
+CARDS = Path(assets.__file__).with_name("reference_runs.yaml")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 from embodied_rl.config.train import TrainConfig, kind_of, load_yaml, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.forecast import Forecast, Rate, forecast
-from embodied_rl.evaluation.sequential_test import paired_interval
+from embodied_rl.evaluation.paired import paired_interval
 from embodied_rl.jobs.run_folder import CONFIG_FILE, MAY_DIFFER, RUN_INFO, flat, read_run_info
 from embodied_rl.telemetry.metrics import read_metrics
 from embodied_rl.telemetry.observer import evaluation_path, read_evaluation

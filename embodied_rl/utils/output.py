@@ -1,4 +1,4 @@
-"""Output paths, tried before the work and not after it, and folders that are written all or nothing."""
+"""Places that results go to, tried before the work and not after it, and folders that are written all or nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def folder_bytes(root: Path) -> int:
     return sum(path.stat().st_size for path in root.rglob("*") if path.is_file() and not path.is_symlink())
 
 
-def try_output(out: Path, option: str = "--out") -> None:
+def try_output(option: str, out: Path) -> None:
     """Make the folder that is to hold `out`; UserError unless `out` and files beside it can be written."""
     if out.name in ("", ".."):
         raise UserError(f"{option} '{out}' has no name of its own: give a folder that does not exist yet")
@@ -29,9 +29,50 @@ def try_output(out: Path, option: str = "--out") -> None:
         trial.mkdir()
         trial.rmdir()
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        shown = str(out) if len(str(out)) <= 200 else f"{str(out)[:197]}..."
-        raise UserError(f"{option} {shown!r} cannot be written ({reason}): choose another place") from error
+        shown = f"{_short(out)!r} cannot be written ({_reason(error)})"
+        raise UserError(f"{option} {shown}: choose another place") from error
+
+
+def try_file(option: str, path: Path) -> None:
+    """Raise UserError unless the file `path` can be written; it is left as it is, and not made.
+
+    option: as the user typed it, such as '--json'.
+    """
+    try:
+        new = not path.exists()
+        with open(path, "ab"):
+            pass
+        if new:
+            path.unlink()
+    except (OSError, ValueError) as error:
+        raise UserError(f"{option}: cannot write {_short(path)}: {_reason(error)}; name another file.") from error
+
+
+def try_folder(option: str, path: Path) -> None:
+    """Raise UserError unless files can be written into the folder `path`; if it is new, it is not there afterwards."""
+    made: list[Path] = []
+    try:
+        for folder in reversed((path, *path.parents)):
+            if not folder.exists():
+                folder.mkdir()
+                made.append(folder)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot write into {_short(path)}: {_reason(error)}; choose another {option}.") from error
+    finally:
+        for folder in reversed(made):
+            folder.rmdir()
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
+
+def _short(path: Path) -> str:
+    """The path, or both ends of a very long one."""
+    text = str(path)
+    return text if len(text) <= 400 else f"{text[:100]}...{text[-100:]}"
 
 
 File = bytes | Callable[[Path], None]

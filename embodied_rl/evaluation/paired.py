@@ -6,7 +6,7 @@ make a pair: if neither is better, a difference d is as likely as -d. One set of
 comparisons, so that what they share is kept. A statistic is a sum of differences over the root of their sum of squares,
 which no flip changes: so a pair that differs in many states does not hide one that differs in few.
 
-`seed_test` has the procedure with its permutations, over training seeds.
+`adastop` has the procedure with its permutations, over training seeds.
 """
 
 from __future__ import annotations

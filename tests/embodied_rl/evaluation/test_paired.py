@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from embodied_rl.benchmarks.lab.sequential import Case, Figures, Simulation, episodes_used, failures, outcomes, simulate
 from embodied_rl.errors import UserError
-from embodied_rl.evaluation.sequential_test import ComparisonPlan, compare, paired_interval
+from embodied_rl.evaluation.paired import ComparisonPlan, compare, paired_interval
 
 FEW = Simulation(simulations=300, draws=500)
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from embodied_rl.errors import UserError
-from embodied_rl.evaluation.sequential_test import TINY, ComparisonPlan, ComparisonState, Pair, look_in_turn
+from embodied_rl.evaluation.paired import TINY, ComparisonPlan, ComparisonState, Pair, look_in_turn
 from embodied_rl.rng import RunStream, philox
 from embodied_rl.types import Array
 
