@@ -29,11 +29,11 @@ from embodied_rl.factory.envs import open_env, pick_renderer
 from embodied_rl.factory.policies import describe_policy, open_policy, policy_folder, prepare_policy
 from embodied_rl.factory.tasks import load_tasks
 from embodied_rl.learner.learner import Learner
-from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.config import RolloutConfig
-from embodied_rl.rollout.groups import GroupQueue
+from embodied_rl.rollout.group_queue import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
-from embodied_rl.scheduler.serial import SerialScheduler
+from embodied_rl.scheduler.exchange import GroupExchange
+from embodied_rl.scheduler.serial import Collector, SerialScheduler
 from embodied_rl.sim.task import TaskSpec
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.utils.machine import cpu_count, pick_device
@@ -84,16 +84,19 @@ def measure(
     collector = Collector(
         env,
         policy,
-        GroupQueue(
-            sampler,
-            groups=config.rollout.groups(algorithm.group_size),
-            success_rate_range=algorithm.success_rate_range,
-            max_oversampling=algorithm.max_oversampling,
+        GroupExchange(
+            GroupQueue(
+                sampler,
+                groups=config.rollout.groups(algorithm.group_size),
+                success_rate_range=algorithm.success_rate_range,
+                max_oversampling=algorithm.max_oversampling,
+            ),
+            on_episode=lambda result: progress.episode(result.success),
         ),
         clock,
         final_value=algorithm.needs_final_value,
     )
-    scheduler = SerialScheduler(collector, lambda result: progress.episode(result.success))
+    scheduler = SerialScheduler(collector)
     found: list[Iteration] = []
     with tempfile.TemporaryDirectory() as dumps:
         threads = torch.get_num_threads() if policy.device.type == "cpu" else 1

@@ -1,31 +1,12 @@
-"""The groups of episodes of a training run: which start, which are accepted, and which batch they belong to.
-
-Batches are consecutive slices of the group sequence: each ends once it has `groups` accepted groups or `max_groups` in
-total. So they depend on the episodes, but not on which finished first. A new group starts only if its batch is within
-the lookahead, assuming that all open groups will be accepted.
-
-All episodes of a group that is filtered out run to their end, though it is known before: given up would be those that
-take long, which are the failing ones, and what is said of the rollout would be too good.
-
-A group of which an episode broke the simulator in every attempt is left out, and counts for nothing: another one is
-drawn in its place. So every group that is trained on is whole, and its mean is over as many episodes as any other's.
-"""
+"""What becomes of groups of episodes: accepted, filtered out or broken, and the batch that they belong to."""
 
 from __future__ import annotations
 
-import math
-from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import takewhile
 
-from embodied_rl.rollout.lookahead import ON_POLICY, Lookahead
 from embodied_rl.rollout.observation_pool import Trajectory
-from embodied_rl.rollout.retries import FailureCause
-from embodied_rl.rollout.sampler import EpisodeSampler
-from embodied_rl.types import EpisodeResult, EpisodeSpec
-
-SuccessRateRange = tuple[float, float]
+from embodied_rl.types import EpisodeResult
 
 
 class GroupStatus(Enum):
@@ -60,6 +41,17 @@ class Group:
         return len(self.members) + self.stopped + self.broken == self.size
 
 
+@dataclass(frozen=True, slots=True)
+class GroupReport:
+    """What became of a finished group, as ranks tell each other: its episodes, how many were given up or broke."""
+
+    index: int
+    results: list[EpisodeResult]
+    stopped: int
+    broken: int
+    status: GroupStatus
+
+
 @dataclass(slots=True)
 class BatchEnd:
     """The end of a batch: all its groups in order. num_wanted: how many accepted ones it was to have.
@@ -88,225 +80,3 @@ class BatchEnd:
         return [
             member.result for group in self.groups if group.status is not GroupStatus.BROKEN for member in group.members
         ]
-
-
-class GroupQueue:
-    """Issues episodes, accepts or filters groups, and yields accepted groups and batch ends in order.
-
-    Not thread-safe: schedulers call it under a lock.
-
-    Args:
-        groups: accepted groups of a batch.
-        success_rate_range: success rates (closed range) of accepted groups; None accepts all.
-        max_oversampling: at most so many times `groups` are run for a batch, if there is a range.
-        lookahead: how far the rollout may run ahead of the learner.
-
-    Example:
-        >>> queue = GroupQueue(EpisodeSampler(seed, tasks, group_size=8), groups=4, success_rate_range=(0.1, 0.9))
-        >>> queue.begin(0, iterations)
-        >>> spec = queue.next_episode()
-    """
-
-    def __init__(
-        self,
-        sampler: EpisodeSampler,
-        *,
-        groups: int,
-        success_rate_range: SuccessRateRange | None = None,
-        max_oversampling: float = 1.0,
-        lookahead: Lookahead = ON_POLICY,
-    ) -> None:
-        self.sampler = sampler
-        self.version = 0
-        self.paused = False
-        self._max_lookahead = self._lookahead = lookahead
-        self.num_wanted = groups
-        self._success_rate_range = success_rate_range
-        self._max_groups = math.ceil(groups * max_oversampling) if success_rate_range is not None else groups
-        self._batch, self._end = 0, 0
-        self._groups: list[Group] = []  # of the open batch and of later ones, in order
-        self._by_index: dict[int, Group] = {}
-        self._yielded = 0
-        self._queue: deque[EpisodeSpec] = deque()
-        self._retries: deque[EpisodeSpec] = deque()
-
-    def begin(self, start: int, stop: int) -> None:
-        """Batches start, ..., stop - 1 are wanted; the first begins with the next group of the sampler."""
-        if self._groups:
-            raise RuntimeError(f"batch {self._batch} is still under way")
-        self.version = self._batch = start
-        self._end = stop
-
-    def publish(self, version: int, ess_ratio: float = 1.0) -> None:
-        """From now on version `version` acts. ess_ratio: of one-update-old rows, which limits the lookahead."""
-        self.version = version
-        self._lookahead = self._max_lookahead.limited_by_ess(ess_ratio, self.num_wanted)
-
-    @property
-    def next_group(self) -> int:
-        """Index of the first group after the last ended batch: where a resumed run continues."""
-        return self._groups[0].index if self._groups else self.sampler.position
-
-    def next_episode(self) -> EpisodeSpec | None:
-        """The next episode to run, or None while there is nothing to run."""
-        if self.paused:
-            return None
-        if self._retries:
-            return self._retries.popleft()
-        while not self._queue:
-            if not self._issue():
-                return None
-        return self._queue.popleft()
-
-    def _issue(self) -> bool:
-        """Issue the next group, if there may be one."""
-        batch = self._batch_of_next()
-        if batch is None:
-            return False
-        specs = self.sampler.next_group(batch - self._max_lookahead.max_staleness)
-        group = Group(specs[0].group, len(specs), specs[0].task, specs[0].init_state)
-        self._groups.append(group)
-        self._by_index[group.index] = group
-        if self._runs_here(group.index):
-            self._queue.extend(specs)
-        return True
-
-    def _runs_here(self, index: int) -> bool:
-        """Whether this process runs the episodes of the group."""
-        return True
-
-    def _is_known(self, group: Group) -> bool:
-        """Whether what became of a group may be told."""
-        return group.status is not GroupStatus.OPEN
-
-    def _batch_of_next(self) -> int | None:
-        """The batch of a new group if all open ones are accepted; None if it is not wanted or beyond the lookahead."""
-        batch, kept, count, ahead = self._batch, 0, 0, 0
-        for group in self._groups:
-            count += group.status is not GroupStatus.BROKEN
-            ahead += batch > self.version
-            kept += group.status in (GroupStatus.OPEN, GroupStatus.ACCEPTED)
-            if kept == self.num_wanted or count == self._max_groups:
-                batch, kept, count = batch + 1, 0, 0
-        if batch >= self._end or batch - self.version > self._lookahead.max_staleness:
-            return None
-        within = batch <= self.version or self._lookahead.groups is None or ahead < self._lookahead.groups
-        return batch if within else None
-
-    def add(self, trajectory: Trajectory) -> list[Trajectory]:
-        """Count a finished episode; return the trajectories that are not needed any more because of it."""
-        spec = trajectory.result.spec
-        self.sampler.finish(spec)
-        group = self._by_index[spec.group]
-        group.members.append(trajectory)
-        if group.status is not GroupStatus.OPEN:
-            return [trajectory]
-        if not self._can_pass(group):
-            group.status = GroupStatus.FILTERED
-            self._check_broken()
-            return list(group.members)
-        if not group.finished:
-            return []
-        if group.broken:
-            self._leave_out(group)
-            return list(group.members)
-        group.members.sort(key=lambda member: member.result.spec.episode_id)
-        group.status = GroupStatus.ACCEPTED
-        return []
-
-    def _can_pass(self, group: Group) -> bool:
-        """Whether some outcome of the remaining episodes puts the success rate into the range."""
-        if self._success_rate_range is None:
-            return True
-        wins, left = sum(member.result.success for member in group.members), group.size - len(group.members)
-        # A rate such as 1/10 must count as inside [0.1, 0.9] whatever the rounding.
-        low, high = self._success_rate_range[0] - 1e-9, self._success_rate_range[1] + 1e-9
-        return any(low <= (wins + more) / group.size <= high for more in range(left + 1))
-
-    def _leave_out(self, group: Group) -> None:
-        """The group breaks the simulator and counts for nothing; those of its episodes that wait are never begun."""
-        group.status = GroupStatus.BROKEN
-        for waiting in (self._queue, self._retries):
-            for spec in [spec for spec in waiting if spec.group == group.index]:
-                waiting.remove(spec)
-                self.stop(spec)
-        self._check_broken()
-
-    def is_stopped(self, spec: EpisodeSpec) -> bool:
-        """Whether the episode's group breaks the simulator, so that how the episode ends does not matter."""
-        return self._by_index[spec.group].status is GroupStatus.BROKEN
-
-    def stop(self, spec: EpisodeSpec) -> None:
-        """Give up an episode of a group that breaks the simulator: it counts as finished, without a result."""
-        self.sampler.finish(spec)
-        self._by_index[spec.group].stopped += 1
-
-    def retry(self, spec: EpisodeSpec, cause: FailureCause = FailureCause.SIMULATOR) -> list[Trajectory]:
-        """Run a lost episode again, or leave its group out after the last attempt.
-
-        A group whose success rate has a range runs on: what its other episodes show may filter it out, and that must
-        not depend on which episode ends first.
-
-        Returns:
-            The trajectories that are not needed any more because of it.
-        """
-        if self.is_stopped(spec):
-            self.stop(spec)
-            return []
-        if (again := self.sampler.requeue(spec, cause)) is not None:
-            self._retries.append(again)
-            return []
-        group = self._by_index[spec.group]
-        self.sampler.finish(spec)
-        group.broken += 1
-        if group.status is GroupStatus.FILTERED or (self._success_rate_range is not None and not group.finished):
-            return []
-        self._leave_out(group)
-        return list(group.members)
-
-    def _check_broken(self) -> None:
-        """Raise UserError where too many groups broke, of those up to the first of which that is not known."""
-        broken: list[tuple[str, int]] = []
-        for group in takewhile(self._is_known, self._groups):
-            if group.status is GroupStatus.BROKEN:
-                broken.append((group.task, group.init_state))
-                self.sampler.broken.check(group.index + 1, broken)
-
-    def requeue_uncounted(self, spec: EpisodeSpec) -> None:
-        """Run an episode again whose machine was lost; this counts as no failed attempt."""
-        if self.is_stopped(spec):
-            self.stop(spec)
-        else:
-            self._retries.append(self.sampler.requeue_uncounted(spec))
-
-    def take(self) -> Group | BatchEnd | None:
-        """The next accepted group of the open batch, in order, or the end of that batch; None: not known yet."""
-        self._check_broken()
-        while True:
-            head = self._groups[: self._yielded]
-            kept = sum(group.status is GroupStatus.ACCEPTED for group in head)
-            count = sum(group.status is not GroupStatus.BROKEN for group in head)
-            if kept == self.num_wanted or count == self._max_groups:
-                return self._close(head)
-            if self._yielded == len(self._groups):
-                return None
-            group = self._groups[self._yielded]
-            if not self._is_known(group):
-                return None
-            self._yielded += 1
-            if group.status is GroupStatus.ACCEPTED:
-                return group
-
-    def _close(self, groups: list[Group]) -> BatchEnd | None:
-        if not all(group.finished for group in groups):
-            return None
-        del self._groups[: self._yielded]
-        for group in groups:
-            del self._by_index[group.index]
-        self._yielded = 0
-        self._batch += 1
-        end = BatchEnd(self._batch - 1, groups, self.num_wanted)
-        broken = [(group.task, group.init_state) for group in groups if group.status is GroupStatus.BROKEN]
-        self.sampler.broken.add(end.version, broken)
-        end.info = self.sampler.close_batch(end.version, end.results, self._max_lookahead.max_staleness)
-        return end

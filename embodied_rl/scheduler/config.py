@@ -165,6 +165,8 @@ def check_fit(config: PipelinedConfig, num_envs: int, minibatch_groups: int | No
 
 def check_ranks(config: SchedulerConfig, size: int) -> None:
     """Raise UserError for a scheduler that `size` ranks cannot have."""
+    if size == 1:
+        return
     if isinstance(config, RayConfig) and config.max_staleness:
         raise UserError(
             "--scheduler.max-staleness does not go with several ranks, whose groups must not depend on timing: leave "

@@ -20,9 +20,10 @@ from embodied_rl.learner.learner import Learner
 from embodied_rl.policies.pi0 import CriticInput
 from embodied_rl.policies.pi0.checkpoint import load_policy, prepare, save_policy
 from embodied_rl.policies.pi0.policy import Pi0Policy
-from embodied_rl.rollout.collector import Collector
-from embodied_rl.rollout.groups import GroupQueue
+from embodied_rl.rollout.group_queue import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
+from embodied_rl.scheduler.exchange import GroupExchange
+from embodied_rl.scheduler.serial import Collector
 from embodied_rl.types import RolloutBatch
 from embodied_rl.utils.profiler import Profiler
 from tests.embodied_rl.algorithms.test_flow_algorithms import flow_policy
@@ -43,7 +44,7 @@ def with_critic(policy: Pi0Policy, critic_input: CriticInput) -> Pi0Policy:
 def collected(policy: Pi0Policy, version: int) -> RolloutBatch:
     """A batch of the toy world, of `policy` as it is."""
     queue = GroupQueue(EpisodeSampler(version, TASKS, 1), groups=16, success_rate_range=None)
-    return Collector(ToyEnv(8), policy, queue, Profiler(), final_value=True).collect(version)
+    return Collector(ToyEnv(8), policy, GroupExchange(queue), Profiler(), final_value=True).collect(version)
 
 
 def parts_with_gradients(policy: Pi0Policy) -> set[str]:

@@ -26,10 +26,11 @@ from embodied_rl.policies.nn.lora import set_formats
 from embodied_rl.policies.pi0.config import nano, preset
 from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.policies.prefix_cache import Entry, PrefixCache, digests
-from embodied_rl.rollout.collector import Collector
-from embodied_rl.rollout.groups import GroupQueue
+from embodied_rl.rollout.group_queue import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
+from embodied_rl.scheduler.exchange import GroupExchange
 from embodied_rl.scheduler.pipeline.replica import copy_weights, replicate
+from embodied_rl.scheduler.serial import Collector
 from embodied_rl.types import ActOutput, EvalOutput, Observation, RolloutBatch
 from embodied_rl.utils.profiler import Profiler
 from tests.policies.pi0_models import INSTRUCTIONS, KINDS, decision_rng, observation, randomise, tensors, tiny_policy
@@ -320,7 +321,11 @@ def toy_batch(tmp_path: Path, room: int, epochs: int = 2) -> tuple[Learner, Roll
     policy.prefix_cache = PrefixCache(room) if room else None
     algorithm = make_algorithm(PPOConfig(epochs=epochs, ratio_level="action", critic_warmup_iterations=0))
     collector = Collector(
-        ToyEnv(8), policy, GroupQueue(EpisodeSampler(1, TASKS, 1), groups=12), Profiler(), final_value=True
+        ToyEnv(8),
+        policy,
+        GroupExchange(GroupQueue(EpisodeSampler(1, TASKS, 1), groups=12)),
+        Profiler(),
+        final_value=True,
     )
     batch = collector.collect(0)
     options = LearnerConfig(lr=1e-5, minibatch_size=32, microbatch_size=12)

@@ -20,22 +20,16 @@ from typing import Any
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.rng import DecisionRng
 from embodied_rl.rollout.actor import ParallelActor
-from embodied_rl.rollout.chunk import Ends, observe_ends, step_rows
-from embodied_rl.rollout.episode import NO_CRITIC, ActiveEpisode, decision_rng, executed_terms, record_step
-from embodied_rl.rollout.groups import BatchEnd, Group, GroupQueue
-from embodied_rl.rollout.isolation import IsolatedVecEnv
-from embodied_rl.rollout.observation_pool import ObservationPool, StepRecord, Trajectory
+from embodied_rl.rollout.chunk import Ends
+from embodied_rl.rollout.episode import NO_CRITIC, decision_rng
+from embodied_rl.rollout.group_queue import GroupQueue
+from embodied_rl.rollout.groups import BatchEnd, Group, GroupReport
+from embodied_rl.rollout.observation_pool import StepRecord, Trajectory
 from embodied_rl.rollout.retries import cause_of
 from embodied_rl.scheduler.pipeline.cuda_stream import ActStream
-from embodied_rl.scheduler.pipeline.env_group import (
-    Decision,
-    EnvGroup,
-    EnvGroupView,
-    make_env_groups,
-    make_step_record,
-    split,
-)
+from embodied_rl.scheduler.pipeline.env_group import Decision, EnvGroup, EnvGroupView, make_env_groups, split
 from embodied_rl.scheduler.pipeline.options import EngineOptions
+from embodied_rl.scheduler.pipeline.simulation import Simulation
 from embodied_rl.scheduler.pipeline.turns import Turn, Turns
 from embodied_rl.types import ActOutput, ChunkResult, EpisodeResult, concatenate
 from embodied_rl.utils.profiler import Profiler
@@ -60,16 +54,12 @@ class RolloutEngine:
         options: EngineOptions,
         cores: CoreBudget | None = None,
     ) -> None:
-        self.env = IsolatedVecEnv(env)
-        self.policy = policy
         self.queue = queue
         self.profiler = profiler
         self.version = 0
         self._options = options
-        self._ends = Ends(options.final_value, options.final_images)
         self._cores = cores or CoreBudget()
         self._env_groups = make_env_groups(env.num_envs, options.env_groups)
-        self._pool = ObservationPool(env.new_observation, max(len(group.env_ids) for group in self._env_groups))
         self._turns = Turns(options.env_groups, in_turn=options.in_turn)
         self._valuing = False
         self._busy = False
@@ -85,6 +75,9 @@ class RolloutEngine:
         self._workers = ThreadPoolExecutor(options.workers, "sim")
         self._actor = ParallelActor(policy, env.num_envs, options.threads, self._cores)
         self._stream = ActStream(policy)
+        largest = max(len(env_group.env_ids) for env_group in self._env_groups)
+        ends = Ends(options.final_value, options.final_images)
+        self._simulation = Simulation(env, policy, largest, ends, profiler, self._stream, self._lock)
         self._server = threading.Thread(target=self._serve, name="act", daemon=True)
         self._server.start()
 
@@ -110,24 +103,38 @@ class RolloutEngine:
     def wait(
         self, on_episode: Callable[[EpisodeResult], None], check_interrupt: Callable[[], None], *, block: bool = True
     ) -> Group | BatchEnd | None:
-        """The next accepted group in order, or the end of the batch; None if neither is there and `block` is false.
+        """The next accepted group in order, or the end of the batch; None where other ranks must be heard before.
 
         Args:
             on_episode: gets every episode that ended meanwhile.
-            check_interrupt: called several times a second; what it raises is passed on, as is an error in any thread.
+            check_interrupt: called several times a second while nothing is there; what it raises is passed on, as is an
+                error in any thread.
+            block: wait; otherwise None also where nothing is there.
         """
         while True:
-            check_interrupt()
             with self._lock:
                 self._raise()
                 event = self.queue.take()
+                done = event is not None or not block or self.queue.waits_for_others()
                 results, self._results = self._results, []
-                if event is None and not results and block:
+                if not done and not results:
                     self._owner_cv.wait(POLL_SECONDS)
             for result in results:
                 on_episode(result)
-            if event is not None or not block:
+            if done:
                 return event
+            check_interrupt()
+
+    def finished_groups(self) -> list[Group]:
+        """As `GroupQueue.finished_groups`."""
+        with self._lock:
+            return self.queue.finished_groups()
+
+    def settle(self, reports: Sequence[GroupReport]) -> None:
+        """As `GroupQueue.settle`; begins what may run because of it."""
+        with self._lock:
+            self.queue.settle(reports)
+            self._wake()
 
     def release(self, trajectories: Sequence[Trajectory]) -> None:
         """Let the memory of these rows be used again."""
@@ -209,15 +216,15 @@ class RolloutEngine:
         self.profiler.queued("simulate", time.perf_counter() - env_group.since)
         try:
             if env_group.decision is not None:
-                record, result, finals = self._step(env_group)
+                record, result, finals = self._simulation.step(env_group)
                 with self._lock:
                     if not self._may_commit(env_group):
                         return
                     self._commit(env_group, record, result, finals)
                     if env_group.parked:
                         return
-            self._reset(env_group)
-            view = self._render(env_group)
+            self._simulation.reset(env_group)
+            view = self._simulation.render(env_group)
             with self._lock:
                 env_group.view, env_group.since = view, time.perf_counter()
                 self._policy_cv.notify()
@@ -229,39 +236,6 @@ class RolloutEngine:
             self._error = self._error or error
             self._owner_cv.notify()
             self._commit_cv.notify_all()
-
-    def _step(self, env_group: EnvGroup) -> tuple[StepRecord, ChunkResult, EnvGroupView | None]:
-        """Step a group's envs. Also returns the last observations of truncated episodes, if they are to be valued."""
-        view, decision = env_group.view, env_group.decision
-        assert view is not None
-        assert decision is not None
-        rows = range(len(view.env_ids))
-        self._stream.wait(decision.made, decision.act.actions.device)
-        with self.profiler.span("simulate"):
-            result = step_rows(self.env, view.env_ids, view.obs, decision.act.actions)
-        mask = executed_terms(result.steps_taken, self.policy.chunk_len, self.policy.terms_per_step)
-        record = make_step_record(view, decision, result, mask)
-        record_step(view.episodes, rows, record, result, keep=True)
-        return record, result, self._render_ends(view, result)
-
-    def _render_ends(self, view: EnvGroupView, result: ChunkResult) -> EnvGroupView | None:
-        """Observe ended episodes after their last step, as far as it is asked for; return those that are to be valued.
-
-        Those whose simulator died since become `failed`.
-        """
-        if not (ended := self._ends.rows(result)):
-            return None
-        with self._lock:
-            block, out = self._pool.take(len(ended))
-        with self.profiler.span("render"):
-            rows, obs = observe_ends(self.env, view.env_ids, result, ended, out)
-        rows, obs = self._ends.keep(view.episodes, result, rows, obs)
-        if rows:
-            env_ids, episodes = [view.env_ids[row] for row in rows], [view.episodes[row] for row in rows]
-            return EnvGroupView(env_ids, episodes, block, obs, self._stream.mark(obs.images))
-        with self._lock:
-            self._pool.give_back(block)
-        return None
 
     def _may_commit(self, env_group: EnvGroup) -> bool:
         """Wait for the group's turn to commit; False if that will never come."""
@@ -284,7 +258,7 @@ class RolloutEngine:
             env_id = env_group.view.env_ids[row]
             episode = env_group.active.pop(env_id)
             if result.failed[row]:
-                self._pool.release(episode.rows)
+                self._simulation.pool.release(episode.rows)
                 cause = cause_of(record.obs, record.act.actions, result, row)
                 self._release(self.queue.retry(episode.spec, cause))
             elif env_id not in valued:
@@ -292,7 +266,7 @@ class RolloutEngine:
         for env_id, episode in list(env_group.active.items()):
             if self.queue.is_stopped(episode.spec):
                 del env_group.active[env_id]
-                self._pool.release(episode.rows)
+                self._simulation.pool.release(episode.rows)
                 self.queue.stop(episode.spec)
         env_group.view, env_group.decision, env_group.parked = None, None, True
         if finals is not None:
@@ -309,24 +283,7 @@ class RolloutEngine:
         self._release(self.queue.add(trajectory))
 
     def _release(self, trajectories: Sequence[Trajectory]) -> None:
-        self._pool.release([row for trajectory in trajectories for row in trajectory.steps])
-
-    def _reset(self, env_group: EnvGroup) -> None:
-        specs, env_group.assigned = env_group.assigned, []
-        if specs:
-            env_ids = env_group.free_env_ids()[: len(specs)]
-            with self.profiler.span("reset"):
-                self.env.reset(env_ids, specs)
-            env_group.active |= {env_id: ActiveEpisode(spec) for env_id, spec in zip(env_ids, specs, strict=True)}
-
-    def _render(self, env_group: EnvGroup) -> EnvGroupView:
-        env_ids = sorted(env_group.active)
-        with self._lock:
-            block, obs = self._pool.take(len(env_ids))
-        with self.profiler.span("render"):
-            self.env.observe(env_ids, obs)  # where that fails, so does the next step
-        episodes = [env_group.active[env_id] for env_id in env_ids]
-        return EnvGroupView(env_ids, episodes, block, obs, self._stream.mark(obs.images))
+        self._simulation.pool.release([row for trajectory in trajectories for row in trajectory.steps])
 
     # The policy
 
@@ -388,6 +345,6 @@ class RolloutEngine:
             for episode, final in zip(episodes, value.tolist(), strict=True):
                 self._finish(episode.ended(terminated=False, final_value=final))
             for view in finals:
-                self._pool.give_back(view.block)
+                self._simulation.pool.give_back(view.block)
             self._valuing = False
             self._owner_cv.notify()

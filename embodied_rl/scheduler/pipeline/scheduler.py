@@ -8,14 +8,16 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, closing
+from functools import partial
 from typing import Any
 
 from embodied_rl.learner.batches import join_batches, without_frames
 from embodied_rl.learner.off_policy import DRIFT
-from embodied_rl.rollout.groups import BatchEnd, Group
+from embodied_rl.rollout.groups import BatchEnd, Group, GroupStatus
 from embodied_rl.rollout.metrics import STOPPED, empty_batch, summarize_rollout
 from embodied_rl.rollout.observation_pool import Trajectory, gather
 from embodied_rl.scheduler.base import Callbacks, StreamingLearner
+from embodied_rl.scheduler.exchange import GroupExchange
 from embodied_rl.scheduler.pipeline.engine import RolloutEngine
 from embodied_rl.types import RolloutBatch
 from embodied_rl.utils.profiler import LEARNER, Span
@@ -31,6 +33,7 @@ class PipelinedScheduler:
     order. The batch that is yielded then has no images and no replay data, as nobody reads them any more.
 
     Args:
+        exchange: of the engine's queue; several ranks go with `on_policy` only.
         load_weights: copies the learner's weights into the acting policy.
         on_policy: no episode begins before its batch's policy is there. Otherwise new weights act as soon as they are
             published, and the next rollout begins before, as far as the engine's queue allows.
@@ -41,6 +44,7 @@ class PipelinedScheduler:
     def __init__(
         self,
         engine: RolloutEngine,
+        exchange: GroupExchange,
         learner: StreamingLearner,
         callbacks: Callbacks,
         *,
@@ -50,13 +54,13 @@ class PipelinedScheduler:
         num_correctors: int = 1,
     ) -> None:
         self._engine = engine
+        self._exchange = exchange
         self._learner = learner
         self._callbacks = callbacks
         self._load_weights = load_weights
         self._on_policy = on_policy
         self._correct = correct
         self._correctors = None if correct is None else WorkerPool(num_correctors, "evaluate")
-        self._drifts: list[float] = []
         self._published = 0
         self._acting = -1
 
@@ -78,7 +82,8 @@ class PipelinedScheduler:
 
     def paused(self) -> AbstractContextManager[None]:
         """A `with` block in which simulator and policy are free; episodes under way come to their end first."""
-        return self._engine.paused(self._callbacks.check_interrupt)
+        # On policy no episode runs between batches; and a rank that leaves here would leave the others waiting.
+        return self._engine.paused((lambda: None) if self._on_policy else self._callbacks.check_interrupt)
 
     def sampler_state(self) -> dict[str, Any]:
         """The position in the stream of episodes after the batches yielded so far, whatever is under way."""
@@ -101,26 +106,26 @@ class PipelinedScheduler:
     def _gather(self, version: int) -> RolloutBatch:
         streams = self._learner.config.minibatch_groups is not None
         with torch_threads(1):  # the cores are taken by those who act, simulate and learn
-            batch, end = self._streamed(version) if streams else self._whole(version)
+            batch, end, drifts = self._streamed(version) if streams else self._whole(version)
         batch.info = summarize_rollout(end, self._engine.queue.sampler.counts.requeued)
         batch.info[STOPPED] = float(end.num_stopped)
-        if self._drifts:
-            batch.info[DRIFT] = max(self._drifts)
+        if drifts:
+            batch.info[DRIFT] = max(drifts)
         return batch
 
     def _wait(self, *, block: bool = True) -> Group | BatchEnd | None:
         return self._engine.wait(self._callbacks.on_episode, self._callbacks.check_interrupt, block=block)
 
-    def _whole(self, version: int) -> tuple[RolloutBatch, BatchEnd]:
+    def _whole(self, version: int) -> tuple[RolloutBatch, BatchEnd, list[float]]:
         accepted: list[Trajectory] = []
         while not isinstance(event := self._wait(), BatchEnd):
             accepted += event.members if event is not None else []
         with self._engine.profiler.span("gather"):
             batch = gather(accepted, version) if accepted else empty_batch(version)
         self._engine.release(accepted)
-        return batch, event
+        return batch, event, []
 
-    def _streamed(self, version: int) -> tuple[RolloutBatch, BatchEnd]:
+    def _streamed(self, version: int) -> tuple[RolloutBatch, BatchEnd, list[float]]:
         accepted: list[RolloutBatch] = []
         end, learned = None, math.inf
         with closing(self._events(version)) as events:
@@ -135,7 +140,8 @@ class PipelinedScheduler:
                 learned = time.perf_counter()
         assert end is not None, "the last event"
         self._charge(learned)
-        return join_batches(accepted) if accepted else empty_batch(version), end
+        drifts = [group.info[DRIFT] for group in accepted if DRIFT in group.info]
+        return join_batches(accepted) if accepted else empty_batch(version), end, drifts
 
     def _charge(self, since: float) -> None:
         """Count what the learner's threads did on their own since it was called last."""
@@ -146,15 +152,16 @@ class PipelinedScheduler:
     def _events(self, version: int) -> Generator[RolloutBatch | BatchEnd]:
         """The groups of a batch, corrected, and at last what closed it."""
         jobs: deque[Future[RolloutBatch]] = deque()
-        self._drifts = []
         end: BatchEnd | None = None
         try:
             while end is None or jobs:
-                event = None if end else self._wait(block=not jobs)
+                event = None if end else self._next(version, block=not jobs)
                 if isinstance(event, BatchEnd):
                     end = event
                 elif event is None:
                     yield self._result(jobs.popleft())
+                elif event.index in self._exchange.rows:  # corrected before the other ranks heard of it
+                    yield self._exchange.rows.pop(event.index)
                 elif self._correctors is None:
                     yield self._copied(event, version)
                 else:  # begun with at once, and the next ones too, before any is learned from
@@ -163,6 +170,19 @@ class PipelinedScheduler:
         finally:
             for job in jobs:
                 job.cancel()
+
+    def _next(self, version: int, *, block: bool) -> Group | BatchEnd | None:
+        """As `_wait`, over ranks; where the next group in order is another's, this one's rollout goes on meanwhile."""
+        if not block:
+            return self._wait(block=False)
+        return self._exchange.next_event(self._wait, partial(self._ended, version), self._engine.settle)
+
+    def _ended(self, version: int) -> list[tuple[Group, RolloutBatch | None]]:
+        """This rank's groups that ended, with their rows for all ranks."""
+        return [
+            (group, self._corrected(self._copied(group, version)) if group.status is GroupStatus.ACCEPTED else None)
+            for group in self._engine.finished_groups()
+        ]
 
     def _result(self, job: Future[RolloutBatch]) -> RolloutBatch:
         while not wait([job], _POLL_SECONDS).done:
@@ -176,9 +196,10 @@ class PipelinedScheduler:
         return batch
 
     def _corrected(self, group: RolloutBatch) -> RolloutBatch:
-        assert self._correct is not None
+        if self._correct is None:
+            return group
         with self._engine.profiler.span("evaluate"):
             drift = self._correct(group)
         if drift is not None:
-            self._drifts.append(drift)
+            group.info[DRIFT] = drift
         return group

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from embodied_rl.errors import UserError
-from embodied_rl.rollout.groups import GroupQueue
+from embodied_rl.rollout.group_queue import GroupQueue
 from embodied_rl.rollout.observation_pool import Trajectory
 from embodied_rl.scheduler.base import WorkerFactory
 from embodied_rl.scheduler.config import RayConfig

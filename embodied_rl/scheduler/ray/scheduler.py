@@ -8,39 +8,44 @@ works, and replaces those that die or do not answer (`pool.py`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import nn
 
 from embodied_rl.learner.batches import join_batches
-from embodied_rl.rollout.groups import BatchEnd, Group, GroupQueue
+from embodied_rl.rollout.groups import BatchEnd, Group, GroupReport, GroupStatus
 from embodied_rl.rollout.metrics import STOPPED, empty_batch, summarize_rollout
 from embodied_rl.rollout.observation_pool import Trajectory
 from embodied_rl.scheduler.base import Callbacks, StreamingLearner
 from embodied_rl.scheduler.config import RayConfig
+from embodied_rl.scheduler.exchange import GroupExchange
 from embodied_rl.scheduler.ray.cluster import connect
 from embodied_rl.scheduler.ray.pool import RayPool
 from embodied_rl.scheduler.ray.weight_sync import WeightDeltaEncoder, size_bytes
 from embodied_rl.types import EpisodeResult, RolloutBatch
 
-_T = TypeVar("_T")
 _POLL_SECONDS = 0.1
 
 
 class RayScheduler:
     """A `Scheduler` whose rollout runs on `config.workers` actors. Close it when done.
 
+    Over ranks each has workers of its own for its groups; its batch is the same on every rank, but for the frames.
+
     Attributes:
         sent_bytes: what the last `publish` sent to each worker.
     """
 
-    def __init__(self, config: RayConfig, learner: StreamingLearner, queue: GroupQueue, callbacks: Callbacks) -> None:
+    def __init__(
+        self, config: RayConfig, learner: StreamingLearner, exchange: GroupExchange, callbacks: Callbacks
+    ) -> None:
         assert callbacks.remote is not None, "the caller knows how to open envs elsewhere"
         assert isinstance(learner.policy, nn.Module)
         self._ray = connect(config)
-        self._queue = queue
+        self._exchange = exchange
+        self._queue = exchange.queue
         self._learner = learner
         self._callbacks = callbacks
         self._encoder = WeightDeltaEncoder(learner.policy)
@@ -53,7 +58,7 @@ class RayScheduler:
             self._ray,
             config,
             (callbacks.remote, learner.algorithm.needs_final_value, learner.needs_final_images),
-            queue,
+            self._queue,
             full_state=self._encoder.full_state,
             log=self._notes.append,
         )
@@ -116,40 +121,52 @@ class RayScheduler:
 
     def _gather(self, version: int) -> RolloutBatch:
         kept: list[RolloutBatch] = []
-        while isinstance(event := self._next_event(), Group):
-            kept.append(self._rows(event))
+        while isinstance(event := self._exchange.next_event(self._wait, self._ended, self._settle), Group):
+            heard = self._exchange.rows.pop(event.index, None)
+            kept.append(self._rows(event) if heard is None else heard)
         self._hear()
         with self._lock:
             info = summarize_rollout(event, self._queue.sampler.counts.requeued)
         batch = join_batches(kept) if kept else empty_batch(version)
         batch.version = version
-        batch.info = info | {STOPPED: float(event.num_stopped), "rollout/workers_replaced": float(self._num_replaced())}
+        replaced = sum(self._exchange.collectives.gather(self.replaced))
+        batch.info = info | {STOPPED: float(event.num_stopped), "rollout/workers_replaced": float(replaced)}
         return batch
 
-    def _next_event(self) -> Group | BatchEnd:
-        """The next kept group in order, or the end of the batch."""
-        return self._wait(self._queue.take)
+    def _ended(self) -> list[tuple[Group, RolloutBatch | None]]:
+        """This rank's groups that ended, with their rows for all ranks."""
+        with self._lock:
+            return [
+                (group, self._rows(group) if group.status is GroupStatus.ACCEPTED else None)
+                for group in self._queue.finished_groups()
+            ]
+
+    def _settle(self, reports: Sequence[GroupReport]) -> None:
+        with self._lock:
+            self._queue.settle(reports)
+            self._pool_cv.notify()
 
     def _rows(self, group: Group) -> RolloutBatch:
         """The rows of a kept group, which are forgotten here."""
         return join_batches([self._pieces.pop(member.result.spec.episode_id) for member in group.members])
 
-    def _num_replaced(self) -> int:
-        return self.replaced
+    def _wait(self) -> Group | BatchEnd | None:
+        """The next kept group in order, or the end of the batch; None where other ranks must be heard before.
 
-    def _wait(self, ready: Callable[[], _T | None]) -> _T:
-        """What `ready`, called under the lock, returns once it is not None; meanwhile the owner hears of what ended."""
+        Meanwhile the owner hears of what ended.
+        """
         while True:
-            self._callbacks.check_interrupt()
             with self._lock:
                 if self._error is not None:
                     raise self._error
-                found = ready()
-                if found is None and not self._results and not self._notes:
+                event = self._queue.take()
+                done = event is not None or self._queue.waits_for_others()
+                if not done and not self._results and not self._notes:
                     self._owner_cv.wait(_POLL_SECONDS)
             self._hear()
-            if found is not None:
-                return found
+            if done:
+                return event
+            self._callbacks.check_interrupt()
 
     def _hear(self) -> None:
         """Let the owner hear of what ended."""

@@ -12,9 +12,10 @@ from embodied_rl.algorithms.base import Rows
 from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.errors import UserError
-from embodied_rl.rollout.collector import Collector
-from embodied_rl.rollout.groups import GroupQueue
+from embodied_rl.rollout.group_queue import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
+from embodied_rl.scheduler.exchange import GroupExchange
+from embodied_rl.scheduler.serial import Collector
 from embodied_rl.types import RolloutBatch
 from embodied_rl.utils.profiler import Profiler
 from tests.toy import TASKS, ToyEnv, ToyPolicy
@@ -26,11 +27,13 @@ def batch_for(config: AlgorithmConfig, policy: ToyPolicy) -> RolloutBatch:
     collector = Collector(
         ToyEnv(8),
         policy,
-        GroupQueue(
-            sampler,
-            groups=32 // algorithm.group_size,
-            success_rate_range=algorithm.success_rate_range,
-            max_oversampling=algorithm.max_oversampling,
+        GroupExchange(
+            GroupQueue(
+                sampler,
+                groups=32 // algorithm.group_size,
+                success_rate_range=algorithm.success_rate_range,
+                max_oversampling=algorithm.max_oversampling,
+            )
         ),
         Profiler(),
         final_value=algorithm.needs_final_value,

@@ -16,9 +16,10 @@ from embodied_rl.learner.learner import Learner
 from embodied_rl.policies.flow import FlowExploration, FlowSettings
 from embodied_rl.policies.pi0.config import Pi0ModelConfig, gemma, siglip
 from embodied_rl.policies.pi0.policy import Pi0Policy
-from embodied_rl.rollout.collector import Collector
-from embodied_rl.rollout.groups import GroupQueue
+from embodied_rl.rollout.group_queue import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
+from embodied_rl.scheduler.exchange import GroupExchange
+from embodied_rl.scheduler.serial import Collector
 from embodied_rl.types import RolloutBatch
 from embodied_rl.utils.profiler import Profiler
 from tests.toy import ACTION_DIM, CHUNK, INSTRUCTIONS, SIZE, TASKS, ToyEnv
@@ -58,7 +59,7 @@ def setup(
     collector = Collector(
         ToyEnv(8),
         policy,
-        GroupQueue(sampler, groups=48 // algorithm.group_size, success_rate_range=None),
+        GroupExchange(GroupQueue(sampler, groups=48 // algorithm.group_size, success_rate_range=None)),
         Profiler(),
         final_value=algorithm.needs_final_value,
     )

@@ -25,9 +25,10 @@ from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.types import NonFiniteError, RatioError
 from embodied_rl.policies.mlp.config import MLPModelConfig
 from embodied_rl.policies.mlp.policy import MLPPolicy
-from embodied_rl.rollout.collector import Collector
-from embodied_rl.rollout.groups import GroupQueue
+from embodied_rl.rollout.group_queue import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
+from embodied_rl.scheduler.exchange import GroupExchange
+from embodied_rl.scheduler.serial import Collector
 from embodied_rl.types import EvalOutput, RolloutBatch
 from embodied_rl.utils.profiler import Profiler
 from tests.embodied_rl.ranks import place
@@ -113,11 +114,13 @@ def batch_of(case: Case) -> RolloutBatch:
     collector = Collector(
         ToyEnv(8),
         case.policy(0),
-        GroupQueue(
-            EpisodeSampler(1, TASKS, algorithm.group_size),
-            groups=case.episodes // algorithm.group_size,
-            success_rate_range=None,
-            max_oversampling=1.0,
+        GroupExchange(
+            GroupQueue(
+                EpisodeSampler(1, TASKS, algorithm.group_size),
+                groups=case.episodes // algorithm.group_size,
+                success_rate_range=None,
+                max_oversampling=1.0,
+            )
         ),
         Profiler(),
         final_value=algorithm.needs_final_value,

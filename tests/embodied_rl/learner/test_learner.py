@@ -19,9 +19,10 @@ from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.types import NonFiniteError, RatioError, split_parameters
 from embodied_rl.rewards.base import with_rewards
-from embodied_rl.rollout.collector import Collector
-from embodied_rl.rollout.groups import GroupQueue
+from embodied_rl.rollout.group_queue import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
+from embodied_rl.scheduler.exchange import GroupExchange
+from embodied_rl.scheduler.serial import Collector
 from embodied_rl.types import EvalOutput, RolloutBatch
 from embodied_rl.utils.profiler import Profiler
 from tests.toy import TASKS, ToyEnv, ToyPolicy
@@ -36,11 +37,13 @@ def setup(
     collector = Collector(
         ToyEnv(8),
         policy,
-        GroupQueue(
-            sampler,
-            groups=32 // algorithm.group_size,
-            success_rate_range=algorithm.success_rate_range,
-            max_oversampling=algorithm.max_oversampling,
+        GroupExchange(
+            GroupQueue(
+                sampler,
+                groups=32 // algorithm.group_size,
+                success_rate_range=algorithm.success_rate_range,
+                max_oversampling=algorithm.max_oversampling,
+            )
         ),
         Profiler(),
         final_value=algorithm.needs_final_value,
@@ -276,7 +279,7 @@ def test_an_empty_batch_changes_nothing_but_counts(tmp_path: Path) -> None:
     collector = Collector(
         ToyEnv(4),
         learner.policy,
-        GroupQueue(EpisodeSampler(0, TASKS, 4), groups=2, success_rate_range=(1.0, 1.0)),
+        GroupExchange(GroupQueue(EpisodeSampler(0, TASKS, 4), groups=2, success_rate_range=(1.0, 1.0))),
         Profiler(),
     )
     before = weights(learner)

@@ -21,7 +21,8 @@ from embodied_rl.config.train import TrainConfig
 from embodied_rl.errors import UserError
 from embodied_rl.rollout.adaptive import MEMORY, STATE_PRIOR, AdaptiveDraws, SuccessTracker, failure_rate
 from embodied_rl.rollout.config import RolloutConfig
-from embodied_rl.rollout.groups import BatchEnd, Group, GroupQueue
+from embodied_rl.rollout.group_queue import GroupQueue
+from embodied_rl.rollout.groups import BatchEnd, Group
 from embodied_rl.rollout.lookahead import Lookahead
 from embodied_rl.rollout.observation_pool import Trajectory
 from embodied_rl.rollout.sampler import EpisodeSampler

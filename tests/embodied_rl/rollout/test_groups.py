@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_rl.rollout.dealt_groups import DealtGroups, GroupReport
-from embodied_rl.rollout.groups import BatchEnd, Group, GroupQueue, GroupStatus, SuccessRateRange
+from embodied_rl.rollout.group_queue import GroupQueue, SuccessRateRange
+from embodied_rl.rollout.groups import BatchEnd, Group, GroupReport, GroupStatus
 from embodied_rl.rollout.lookahead import Lookahead
 from embodied_rl.rollout.metrics import summarize_rollout
 from embodied_rl.rollout.observation_pool import Trajectory
@@ -169,29 +169,29 @@ def test_the_metrics_count_no_group_that_was_left_out() -> None:
     assert ran(1)["rollout/episodes"] == 3.0
 
 
-def ranks_of(size: int, wanted: int, keep: SuccessRateRange | None) -> list[DealtGroups]:
+def ranks_of(size: int, wanted: int, keep: SuccessRateRange | None) -> list[GroupQueue]:
     return [
-        DealtGroups(
-            rank,
-            size,
+        GroupQueue(
             EpisodeSampler(3, {"a": range(5), "b": range(7)}, GROUP),
             groups=wanted,
             success_rate_range=keep,
             max_oversampling=3.0,
+            rank=rank,
+            size=size,
         )
         for rank in range(size)
     ]
 
 
 def run_a_while(
-    queue: DealtGroups, running: list[EpisodeSpec], env_ids: int, order: random.Random, world: int
+    queue: GroupQueue, running: list[EpisodeSpec], env_ids: int, order: random.Random, world: int
 ) -> list[EpisodeSpec]:
     """As a rank does before it tells the others: episodes end in any order, until the next group is not its own."""
     ended: list[EpisodeSpec] = []
     while True:
         while len(running) < env_ids and (spec := queue.next_episode()) is not None:
             running.append(spec)
-        if not queue.waits_for_own() and (not running or order.random() < 0.2):
+        if queue.waits_for_others() and (not running or order.random() < 0.2):
             return ended
         spec = running.pop(order.randrange(len(running)))
         ended.append(spec)
@@ -248,7 +248,7 @@ def test_a_group_that_was_begun_because_another_was_filtered_out_is_told_of_afte
     """Rank 1 knows of group 1 that it is filtered out before its last episode ends, and so begins group 3."""
     ranks = ranks_of(2, 3, (0.5, 0.5))
 
-    def end(queue: DealtGroups, specs: list[EpisodeSpec], wins: int) -> list[GroupReport]:
+    def end(queue: GroupQueue, specs: list[EpisodeSpec], wins: int) -> list[GroupReport]:
         for number, spec in enumerate(specs):
             queue.add(Trajectory(EpisodeResult(spec, number < wins, True, False, 0.0, 1, 1)))
         return [
@@ -273,7 +273,7 @@ def test_a_group_that_was_begun_because_another_was_filtered_out_is_told_of_afte
 
 
 def test_ranks_that_run_the_same_groups_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DealtGroups, "_runs_here", lambda queue, index: True)
+    monkeypatch.setattr(GroupQueue, "_runs_here", lambda queue, index: True)
     inner = test_ranks_end_the_batches_of_the_stream_together.hypothesis.inner_test  # type: ignore[attr-defined]
     with pytest.raises(AssertionError):
         inner(size=2, env_ids=4, wanted=3, keep=None, seed=1)

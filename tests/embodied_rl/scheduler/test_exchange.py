@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from embodied_rl.learner.distributed.collectives import Collectives
-from embodied_rl.rollout.dealt_groups import DealtGroups
+from embodied_rl.rollout.group_queue import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.exchange import GroupExchange
 from tests.toy import TASKS
@@ -22,14 +22,14 @@ class Slow(Collectives):
     def gather(self, value: Any) -> list[Any]:
         self.said.append(value.requeued)
         self._sampler.counts.requeued += 1
-        other = type(value)(stop=False, requeued=2, reports=[], rows=[], drifts=[])
+        other = type(value)(stop=False, requeued=2, reports=[], rows=[])
         return [value, other]
 
 
 def test_an_episode_that_is_lost_while_ranks_talk_is_told_of_the_next_time() -> None:
     sampler = EpisodeSampler(3, TASKS, 1)
     ranks = Slow(sampler)
-    exchange = GroupExchange(ranks, DealtGroups(0, 2, sampler, groups=2), on_episode=lambda result: None)
+    exchange = GroupExchange(GroupQueue(sampler, groups=2, rank=0, size=2), ranks)
     for _ in range(3):
         exchange.share([], stop=False)
     assert ranks.said == [0, 1, 1]

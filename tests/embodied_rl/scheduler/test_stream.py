@@ -30,6 +30,7 @@ from embodied_rl.rng import DecisionRng, philox
 from embodied_rl.rollout import actor
 from embodied_rl.rollout.groups import BatchEnd, Group
 from embodied_rl.scheduler.base import Callbacks
+from embodied_rl.scheduler.exchange import GroupExchange
 from embodied_rl.scheduler.pipeline import scheduler as scheduling
 from embodied_rl.scheduler.pipeline.scheduler import PipelinedScheduler
 from embodied_rl.types import ActOutput, Array, ChunkResult, EpisodeSpec, Observation, RolloutBatch
@@ -266,7 +267,7 @@ def test_what_the_learners_threads_do_on_their_own_is_counted(goes_on: bool, mon
     monkeypatch.setattr(scheduling, "join_batches", lambda parts: SimpleNamespace(info={}))
     monkeypatch.setattr(scheduling, "summarize_rollout", lambda closed, requeued: {})
     group = Group.__new__(Group)
-    group.members = []
+    group.index, group.members = 0, []
     events = iter([group, group, BatchEnd(0, [], 2)])
     clock = Profiler(9, concurrent=True)
     engine: Any = SimpleNamespace(
@@ -281,7 +282,7 @@ def test_what_the_learners_threads_do_on_their_own_is_counted(goes_on: bool, mon
         accumulate=lambda group: None,
         cores=SimpleNamespace(busy_until=lambda side: time.perf_counter() if goes_on else 0.0),
     )
-    scheduler = PipelinedScheduler(engine, learner, Callbacks(), load_weights=lambda: None)
+    scheduler = PipelinedScheduler(engine, GroupExchange(engine.queue), learner, Callbacks(), load_weights=lambda: None)
     next(scheduler.batches(0, 1))
     spans = [span for span in clock.spans if span.name == "learn"]
     assert len(spans) == (4 if goes_on else 2)

@@ -23,16 +23,16 @@ from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.off_policy import importance_correction
 from embodied_rl.policy import ActMode, action_chunks
 from embodied_rl.rng import DecisionRng, philox
-from embodied_rl.rollout.collector import Collector
-from embodied_rl.rollout.groups import GroupQueue
+from embodied_rl.rollout.group_queue import GroupQueue
 from embodied_rl.rollout.lookahead import ON_POLICY, Lookahead
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.base import Callbacks
+from embodied_rl.scheduler.exchange import GroupExchange
 from embodied_rl.scheduler.pipeline.engine import RolloutEngine
 from embodied_rl.scheduler.pipeline.options import EngineOptions
 from embodied_rl.scheduler.pipeline.replica import copy_weights, replicate
 from embodied_rl.scheduler.pipeline.scheduler import PipelinedScheduler
-from embodied_rl.scheduler.serial import SerialScheduler
+from embodied_rl.scheduler.serial import Collector, SerialScheduler
 from embodied_rl.types import ActOutput, ChunkResult, EpisodeSpec, Observation, RolloutBatch
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.vec_env import VecEnv
@@ -166,20 +166,23 @@ def serial(
     sampler, learner = setup.parts(policy, folder)
     algorithm = learner.algorithm
     env = env or SlowEnv(env_ids, breaks=setup.breaks, **setup.broken)
+    heard: list[int] = []
     collector = Collector(
         env,
         policy,
-        GroupQueue(
-            sampler,
-            groups=setup.groups,
-            success_rate_range=algorithm.success_rate_range,
-            max_oversampling=algorithm.max_oversampling,
+        GroupExchange(
+            GroupQueue(
+                sampler,
+                groups=setup.groups,
+                success_rate_range=algorithm.success_rate_range,
+                max_oversampling=algorithm.max_oversampling,
+            ),
+            on_episode=lambda result: heard.append(result.spec.episode_id),
         ),
         Profiler(),
         final_value=algorithm.needs_final_value,
     )
-    heard: list[int] = []
-    scheduler = SerialScheduler(collector, lambda result: heard.append(result.spec.episode_id))
+    scheduler = SerialScheduler(collector)
     batches, metrics = [], []
     for batch in scheduler.batches(0, setup.iterations):
         batches.append(batch)
@@ -261,6 +264,7 @@ def pipelined(
     with closing(
         PipelinedScheduler(
             engine,
+            GroupExchange(stream),
             Watched(learner, ess),
             Callbacks(on_episode=lambda result: heard.append(result.spec.episode_id)),
             load_weights=lambda: copy_weights(policy, actor),

@@ -16,9 +16,10 @@ import torch
 
 from embodied_rl.errors import UserError
 from embodied_rl.rollout.chunk import observe_ends
-from embodied_rl.rollout.collector import Collector
-from embodied_rl.rollout.groups import GroupQueue
+from embodied_rl.rollout.group_queue import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
+from embodied_rl.scheduler.exchange import GroupExchange
+from embodied_rl.scheduler.serial import Collector
 from embodied_rl.sim.wrappers.subprocess_env import ProcessVecEnv, _Child, _Lost
 from embodied_rl.sim.wrappers.subprocess_worker import rss
 from embodied_rl.types import EpisodeSpec, RolloutBatch
@@ -33,7 +34,9 @@ BREAKDOWNS = {3: "kill@step", 6: "raise@step", 9: "hang@step", 14: "kill@reset",
 
 def collect(env: VecEnv, groups: int = 6) -> tuple[RolloutBatch, EpisodeSampler]:
     sampler = EpisodeSampler(5, TASKS, 4)
-    return Collector(env, ToyPolicy(), GroupQueue(sampler, groups=groups), Profiler()).collect(0), sampler
+    return Collector(env, ToyPolicy(), GroupExchange(GroupQueue(sampler, groups=groups)), Profiler()).collect(
+        0
+    ), sampler
 
 
 def test_rows_are_those_of_a_simulator_in_this_process(tmp_path: Path) -> None:

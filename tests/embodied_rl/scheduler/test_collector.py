@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from embodied_rl.errors import UserError
 from embodied_rl.policy import ActMode
 from embodied_rl.rng import DecisionRng
-from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.config import RolloutConfig
-from embodied_rl.rollout.groups import GroupQueue, SuccessRateRange
+from embodied_rl.rollout.group_queue import GroupQueue, SuccessRateRange
 from embodied_rl.rollout.sampler import EpisodeSampler
+from embodied_rl.scheduler.exchange import GroupExchange
+from embodied_rl.scheduler.serial import Collector
 from embodied_rl.types import ActOutput, Observation, RolloutBatch
 from embodied_rl.utils.profiler import Profiler
 from tests.toy import ACTION_DIM, CHUNK, HORIZON, TASKS, ToyEnv, ToyPolicy
@@ -34,7 +35,7 @@ def collector(
     return Collector(
         env,
         policy,
-        GroupQueue(sampler, groups=groups, success_rate_range=keep, max_oversampling=max_factor),
+        GroupExchange(GroupQueue(sampler, groups=groups, success_rate_range=keep, max_oversampling=max_factor)),
         Profiler(),
         final_value=final_value,
     )
