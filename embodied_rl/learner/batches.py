@@ -78,25 +78,43 @@ def join_batches(parts: Sequence[RolloutBatch]) -> RolloutBatch:
     """
     if len(parts) == 1:
         return parts[0]
-    firsts = [0]
-    for part in parts:
-        firsts.append(firsts[-1] + len(part.episodes))
-    finals = [part.final_images for part in parts if part.final_images is not None]
-    stale = any(part.log_importance is not None for part in parts)
-    ratios = [torch.zeros_like(part.log_prob) if part.log_importance is None else part.log_importance for part in parts]
     framed = [part for part in parts if len(part.images)] or [parts[0]]
     found: dict[str, Any] = {
         "images": join_rows([part.images for part in framed], "images"),
         "replay": join_rows([part.replay for part in framed], "replay"),
-        "episode": torch.cat([part.episode + first for part, first in zip(parts, firsts, strict=False)]),
+        "episode": _joined_episode_numbers(parts),
         "version": parts[0].version,
-        "log_importance": torch.cat(ratios) if stale else None,
+        "log_importance": _joined_importance(parts),
         "frame_row": _joined_frame_rows(parts),
-        "final_images": torch.cat(finals) if len(finals) == len(parts) else None,
+        "final_images": _joined_final_images(parts),
     }
+    # By name of the field, so that a further one is joined too: what only some parts have is an error, not lost.
     rows = {name: [getattr(part, name) for part in parts] for name in _rows_apart_from(found)}
     found |= {name: join_rows(values, name) for name, values in rows.items()}
     return RolloutBatch(**found)
+
+
+def _joined_episode_numbers(parts: Sequence[RolloutBatch]) -> torch.Tensor:
+    found, first = [], 0
+    for part in parts:
+        found.append(part.episode + first)
+        first += len(part.episodes)
+    return torch.cat(found)
+
+
+def _joined_importance(parts: Sequence[RolloutBatch]) -> torch.Tensor | None:
+    """Parts whose rows are all fresh have none: their ratios are 1."""
+    if all(part.log_importance is None for part in parts):
+        return None
+    return torch.cat(
+        [torch.zeros_like(part.log_prob) if part.log_importance is None else part.log_importance for part in parts]
+    )
+
+
+def _joined_final_images(parts: Sequence[RolloutBatch]) -> torch.Tensor | None:
+    """None unless every part has them."""
+    finals = [part.final_images for part in parts if part.final_images is not None]
+    return torch.cat(finals) if len(finals) == len(parts) else None
 
 
 def _joined_frame_rows(parts: Sequence[RolloutBatch]) -> torch.Tensor | None:

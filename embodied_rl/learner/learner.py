@@ -86,7 +86,7 @@ class Learner:
         self._group_update: GroupUpdate | None = None
         self._accumulated: list[RolloutBatch] = []
         self._threads = WorkerPool(threads, "learn", cores=self.cores) if threads > 1 else None
-        self.model = collectives.prepare(policy) if collectives.size > 1 else policy
+        self.model = collectives.prepare(policy)
         self.optimizer_step = OptimizerStep(self.model, algorithm, config, collectives, self._threads, dump_dir)
 
     def close(self) -> None:
@@ -170,8 +170,7 @@ class Learner:
         if batch.returns is None and self.algorithm.needs_value:  # by groups, only parts of it were prepared
             self.algorithm.prepare(batch, self.policy.terms_per_step)
         absorb(batch)
-        if self.collectives.size > 1:  # a sharded model has statistics and rescaled weights of its own
-            self.collectives.refresh(self.policy, self.model)
+        self.collectives.refresh(self.policy, self.model)  # a shard has statistics and rescaled weights of its own
 
     def _begin_groups(self, size: int, iteration: int) -> GroupUpdate:
         return GroupUpdate(self.optimizer_step, self._selection, size, iteration)
@@ -196,5 +195,4 @@ class Learner:
         optimizer = self.optimizer_step.optimizer
         optimizer.load_state_dict(self.collectives.scatter_state(state["optimizer"], optimizer))
         self.version = int(state["version"])
-        if self.collectives.size > 1:
-            self.collectives.refresh(self.policy, self.model)
+        self.collectives.refresh(self.policy, self.model)

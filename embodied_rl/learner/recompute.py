@@ -38,7 +38,5 @@ def evaluate_again(
     every = [part for rank in parts for part in rank]
     log_prob, values = torch.cat([part for part, _ in every]), [value for _, value in every if value is not None]
     value = torch.cat(values) if values else None
-    if ranks.size > 1:
-        place = ranks.owners(batch, index).argsort(stable=True).argsort()
-        log_prob, value = log_prob[place], None if value is None else value[place]
-    return log_prob, value
+    place = ranks.owners(batch, index).argsort(stable=True).argsort()  # from rank after rank to the batch's order
+    return log_prob[place], None if value is None else value[place]

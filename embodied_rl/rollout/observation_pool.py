@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from typing import TypeVar
 
 import torch
 
 from embodied_rl.types import ActOutput, EpisodeResult, Observation, RolloutBatch
 
+_T = TypeVar("_T")
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
 class StepRecord:
-    """One decision of N envs.
+    """One decision of N envs; equal only to itself.
 
     Args:
         block: the pool's memory that `obs` is a view of.
@@ -80,39 +82,52 @@ def gather(trajectories: Sequence[Trajectory], version: int) -> RolloutBatch:
     """Copy the rows of `trajectories` into one batch, episode by episode, each in time order.
 
     Raises:
-        ValueError: without rows, or where only some episodes have final images.
+        ValueError: without rows, or where only some of them have values, versions or final images.
     """
     rows = [row for trajectory in trajectories for row in trajectory.steps]
     if not rows:
         raise ValueError("there are no rows to gather")
-    steps = list({id(step): step for step, _ in rows}.values())
-    first = dict(zip((id(step) for step in steps), accumulate((len(s.reward) for s in steps), initial=0), strict=False))
-    flat = torch.tensor([first[id(step)] + row for step, row in rows])
-    acts = [step.act for step in steps]
-    values = [act.value for act in acts if act.value is not None]
-    lengths = [len(trajectory.steps) for trajectory in trajectories]
-    versions = [step.version for step, _ in rows if step.version is not None]
-    finals = [trajectory.final_images for trajectory in trajectories if trajectory.final_images is not None]
-    if finals and len(finals) != len(trajectories):
-        raise ValueError("some episodes have pictures after their last step, and others none")
+    steps, index = _numbered(rows)
+    lengths = torch.tensor([len(trajectory.steps) for trajectory in trajectories])
+    versions = _all_or_none([step.version for step, _ in rows], "a version")
+    finals = _all_or_none([trajectory.final_images for trajectory in trajectories], "final images")
+
+    def picked(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        return torch.cat(list(parts)).index_select(0, index.to(parts[0].device))
+
+    values = _all_or_none([step.act.value for step in steps], "a value")
     return RolloutBatch(
         # row by row: joining whole steps first would copy images twice and hold those of other episodes
         images=torch.stack([step.obs.images[row] for step, row in rows]),
-        proprio=_select([step.obs.proprio for step in steps], flat),
+        proprio=picked([step.obs.proprio for step in steps]),
         instruction=[step.obs.instruction[row] for step, row in rows],
-        replay={key: _select([act.replay[key] for act in acts], flat) for key in acts[0].replay},
-        log_prob=_select([act.log_prob for act in acts], flat),
-        value=_select(values, flat) if len(values) == len(acts) else None,
-        reward=_select([step.reward for step in steps], flat),
-        mask=_select([step.mask for step in steps], flat),
-        episode=torch.repeat_interleave(torch.arange(len(trajectories)), torch.tensor(lengths)),
+        replay={key: picked([step.act.replay[key] for step in steps]) for key in steps[0].act.replay},
+        log_prob=picked([step.act.log_prob for step in steps]),
+        value=None if values is None else picked(values),
+        reward=picked([step.reward for step in steps]),
+        mask=picked([step.mask for step in steps]),
+        episode=torch.repeat_interleave(torch.arange(len(trajectories)), lengths),
         episodes=[trajectory.result for trajectory in trajectories],
         version=version,
-        row_version=torch.tensor(versions) if len(versions) == len(rows) else None,
-        final_images=torch.stack(finals) if finals else None,
+        row_version=None if versions is None else torch.tensor(versions),
+        final_images=None if finals is None else torch.stack(finals),
     )
 
 
-def _select(parts: list[torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
-    """Rows of all `parts`, numbered one part after the other."""
-    return torch.cat(parts).index_select(0, rows.to(parts[0].device))
+def _numbered(rows: Sequence[tuple[StepRecord, int]]) -> tuple[list[StepRecord], torch.Tensor]:
+    """The steps that `rows` are of, each once, and where each row is among all rows of these; int64 [B]."""
+    first: dict[StepRecord, int] = {}
+    count = 0
+    for step, _ in rows:
+        if step not in first:
+            first[step] = count
+            count += len(step.reward)
+    return list(first), torch.tensor([first[step] + row for step, row in rows])
+
+
+def _all_or_none(values: Sequence[_T | None], what: str) -> list[_T] | None:
+    """All values, or None where there is none; `what` they are, for the ValueError where only some are there."""
+    found = [value for value in values if value is not None]
+    if found and len(found) != len(values):
+        raise ValueError(f"only some have {what}")
+    return found or None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from embodied_rl.evaluation.evaluate import EvalReport, evaluate, report, run_once
+from embodied_rl.evaluation.evaluate import EvalReport, report, run_once
 from embodied_rl.learner.distributed.collectives import Collectives
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.types import EpisodeResult, EpisodeSpec
@@ -22,13 +22,11 @@ def evaluate_together(
     on_episode: Callable[[EpisodeResult], None],
     on_round: Callable[[], None],
 ) -> EvalReport:
-    """As `evaluate`, with the episodes dealt over ranks; every rank returns the whole report.
+    """As `evaluation.evaluate.evaluate`, with the episodes dealt over ranks; every rank returns the whole report.
 
     Raises:
         Interrupted: some rank was asked to stop.
     """
-    if collectives.size == 1:
-        return evaluate(env, policy, specs, mode, on_episode=on_episode, on_round=on_round)
     own, measured = specs[collectives.rank :: collectives.size], {}
     stopped = False
     try:

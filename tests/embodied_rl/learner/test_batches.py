@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from embodied_rl.learner.batches import frames_elsewhere, join_batches, split_groups, without_frames
-from embodied_rl.types import EpisodeResult, EpisodeSpec, RolloutBatch
+from embodied_rl.rollout.observation_pool import StepRecord, Trajectory, gather
+from embodied_rl.types import ActOutput, EpisodeResult, EpisodeSpec, Observation, RolloutBatch
+
+OF_THE_WHOLE = {"advantage", "returns", "info"}
+"""What is said of a batch as a whole, after its rows were gathered."""
 
 
 def batch_of(lengths: list[int]) -> RolloutBatch:
@@ -66,3 +70,29 @@ def test_final_images_are_joined_only_where_all_have_them() -> None:
     assert without_frames(one).final_images is None
     (first, _) = split_groups(other)
     assert first.final_images is None
+
+
+def test_no_field_of_a_batch_is_lost_when_it_is_split_and_joined() -> None:
+    """A field that is added to `RolloutBatch` fails here until this batch has it, and then where it is not carried."""
+    rows = batch_of([2, 1])
+    whole = replace(rows, row_version=rows.episode, log_importance=rows.log_prob, frame_row=torch.arange(3))
+    names = [each.name for each in fields(RolloutBatch) if each.name not in OF_THE_WHOLE]
+    for found in (whole, *split_groups(whole), join_batches(list(split_groups(whole)))):
+        assert [name for name in names if getattr(found, name) is None] == []
+
+
+def test_no_field_of_what_a_rollout_records_is_lost_when_it_is_gathered() -> None:
+    """But the state, of which a policy that reads it keeps what it needs in `ActOutput.replay`."""
+    seen = Observation(torch.ones(2, 1, 1, 1, 3), torch.ones(2, 1), ["a", "b"], state=torch.ones(2, 1))
+    act = ActOutput(torch.ones(2, 1, 1), torch.ones(2, 1), torch.ones(2), {"tokens": torch.ones(2, 1)})
+    step = StepRecord(seen, seen, act, torch.ones(2), torch.ones(2, 1) > 0, refcount=2, version=7)
+    result = EpisodeResult(EpisodeSpec(0, "t", 0, 0), True, True, False, 1.0, 1, 1)
+    batch = gather([Trajectory(result, [(step, 1)], torch.ones(1, 1, 1, 3))], 8)
+    later = {"log_importance", "frame_row"} | OF_THE_WHOLE
+    assert [each.name for each in fields(RolloutBatch) if getattr(batch, each.name) is None] == [
+        each.name for each in fields(RolloutBatch) if each.name in later - {"info"}
+    ]
+    assert (batch.instruction, batch.row_version) == (["b"], torch.tensor([7]))
+    carried = {each.name for each in fields(RolloutBatch)} | {"act", "obs", "block", "refcount", "version"}
+    parts = {each.name for part in (Observation, ActOutput, StepRecord) for each in fields(part)}
+    assert parts - carried == {"state", "actions"}

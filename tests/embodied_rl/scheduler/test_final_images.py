@@ -204,5 +204,5 @@ def test_episodes_with_and_without_final_images_do_not_mix() -> None:
     whole = gather(ended, 0)
     assert whole.final_images is not None
     ended[1].final_images = None
-    with pytest.raises(ValueError, match="others none"):
+    with pytest.raises(ValueError, match="only some have final images"):
         gather(ended, 0)
