@@ -20,7 +20,7 @@ def gae(
     terminated, and the value of the final observation (`final_value`) if time ran out. Returns (advantage, returns),
     float32 [B], with returns = advantage + value.
     """
-    rewards, values = reward.double().tolist(), value.double().tolist()
+    rewards, values = reward.double().tolist(), value.double().tolist()  # a tensor's elements one by one are slow
     advantages = [0.0] * len(rewards)
     end = 0
     for episode in episodes:

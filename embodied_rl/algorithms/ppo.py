@@ -89,6 +89,7 @@ class PPO:
         clip = None if config.value_clip is None else config.value_clip * _scale(batch.returns)
         critic_loss = value_loss(out.value, batch.value[index].to(device), returns, row_weight, clip)
         if config.normalize_value_loss:
+            # Of the whole batch, not of these rows: the losses of microbatches must add up.
             critic_loss = critic_loss / batch.returns.var(correction=0).clamp_min(LEAST_VARIANCE).to(device)
         loss = config.value_coef * critic_loss
         if self.trains_policy(iteration):

@@ -80,6 +80,7 @@ class Gradients:
                 self._collectives.backward(out.loss, self._moving)
                 self._add_metrics(out)
             else:
+                # The other ranks take a pass now, and FSDP gathers weights in it together.
                 self._collectives.backward(0.0 * self._loss(_tamed(self.micros[number])).loss, self._moving)
 
     def collect(self) -> tuple[dict[str, float], BatchFault | None]:
@@ -88,19 +89,22 @@ class Gradients:
             self._line.finish()
         reports = self._collectives.gather((self._totals, self._faults))
         faults = [fault for _, found in reports for fault in found]
+        # The least, so that all ranks raise the same one.
         return _sum_metrics([part for part, _ in reports]), min(faults, default=None)
 
     def _checked_loss(self, number: int) -> LossOutput:
+        # Faults are noted, not raised: the other ranks wait for this one in `collect`.
         out, tolerance = self._loss(self.micros[number]), self._ratio_tolerance
         if not math.isfinite(value := out.loss.item()):
             self._faults.append(BatchFault(number, "loss", value, self._collectives.rank))
-        if tolerance is not None and not (error := out.ratio_error.item()) <= tolerance:
+        if tolerance is not None and not (error := out.ratio_error.item()) <= tolerance:  # `not <=`: NaN is a fault too
             self._faults.append(BatchFault(number, "ratio", error, self._collectives.rank))
         return out
 
     def _differentiate(self, number: int) -> MicrobatchGrad:
         """Loss and gradient of a microbatch, in one of the threads."""
         out = self._checked_loss(number)
+        # Not `backward`, which adds to `grad` in the order in which threads end: sums would round by timing.
         return MicrobatchGrad(out, torch.autograd.grad(out.loss, self._moving, allow_unused=True))
 
     def _add(self, found: MicrobatchGrad) -> None:

@@ -35,6 +35,7 @@ class GroupUpdate:
         self._learned = 0
         self._selection = selection
         self._optimizer_step = step
+        # So that each rank has about a microbatch.
         self._part_rows = step.config.microbatch_size * step.collectives.size
         self._size = groups
         self._iteration = iteration
@@ -51,7 +52,7 @@ class GroupUpdate:
     def add(self, group: RolloutBatch) -> None:
         """Take the next group."""
         if self._groups == self._size:
-            self._end_minibatch()
+            self._end_minibatch()  # not when it was full: its backward passes ran while this group was awaited
         self._groups += 1
         self.rows += len(group)
         self._pending.append(group)
@@ -80,13 +81,15 @@ class GroupUpdate:
     def _take_pending(self, *, whole: bool) -> None:
         """Begin the backward passes of the pending groups. whole: the minibatch is complete with them."""
         algorithm = self._optimizer_step.algorithm
-        if algorithm.part_weight is None and not whole:
+        if algorithm.part_weight is None and not whole:  # PPO normalises advantages over a minibatch
             return
         batch = join_batches(self._pending)
         self._pending = []
         weight, metrics = algorithm.prepare(batch, self._optimizer_step.model.terms_per_step)
         self._prepared.append((len(batch.episodes), metrics))
         share = float(len(batch.episodes) if algorithm.part_weight == "episodes" else weight.count_nonzero())
+        # Weights add up to 1 over each piece. Times its share they weigh alike in all of them; `_step` divides by the
+        # sum of the shares.
         piece = (batch, weight * share, share)
         self._step()  # of the previous minibatch: the threads had work while this one was collected
         self._backward(piece, 0)
@@ -101,11 +104,12 @@ class GroupUpdate:
         rows, factor = self._selection.take(batch, self._iteration, epoch, by_group=by_group)
         self._learned += len(rows)
         own = step.collectives.own(batch, rows)
+        # None is empty, and no thread idles at the end.
         parts = min(len(own), step.round_up_to_threads(-(-len(own) // size)))
         pieces = step.collectives.pad(batch, rows, size, own.tensor_split(parts) if parts else [])
         weight, row_weight = weight * factor[:, None], factor * (share / len(batch))
         if self._gradients is None:
-            self._gradients = step.begin(self._iteration, check_ratio=self._steps == 0)
+            self._gradients = step.begin(self._iteration, check_ratio=self._steps == 0)  # later the policy has moved
         self._gradients.begin(
             [(Rows(batch, index, weight[index], row_weight[index]), counts) for index, counts in pieces]
         )
@@ -113,6 +117,7 @@ class GroupUpdate:
     def _end_minibatch(self) -> None:
         if self._pending:
             self._take_pending(whole=True)
+        # A short minibatch counts in proportion, unless it is the only one of its batch.
         self._due = self._pieces, 1.0 if self._steps == 0 else self._groups / self._size
         if self._optimizer_step.algorithm.epochs > 1:
             self._whole.append(self._due)
@@ -127,7 +132,7 @@ class GroupUpdate:
         assert gradients is not None, "a minibatch has pieces"
         totals = self._optimizer_step.collect(gradients, self._iteration)
         scale = factor / sum(share for _, _, share in pieces)
-        last = pieces[-1][0]
+        last = pieces[-1][0]  # any rows will do: they are dumped where the norm is not finite
         sample = ess_ratio([batch for batch, _, _ in pieces])
         norm = self._optimizer_step.apply(last, torch.arange(len(last)), self._iteration, sample, scale)
         means = {name: value * scale for name, value in totals.items()} | {"grad_norm": norm}

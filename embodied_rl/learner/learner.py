@@ -86,6 +86,7 @@ class Learner:
         self._group_update: GroupUpdate | None = None
         self._accumulated: list[RolloutBatch] = []
         self._threads = WorkerPool(threads, "learn", cores=self.cores) if threads > 1 else None
+        # Under FSDP a sharded copy: that one learns, and the whole policy acts.
         self.model = collectives.prepare(policy)
         self.optimizer_step = OptimizerStep(self.model, algorithm, config, collectives, self._threads, dump_dir)
 
@@ -111,7 +112,7 @@ class Learner:
                 self._group_update = self._begin_groups(self.config.minibatch_groups, self.version)
             group = self._reward_model.relabel(group)
             self._group_update.add(group)
-            if self.policy.traits.absorb is not None:
+            if self.policy.traits.absorb is not None:  # `update` gets the batch without frames and replay data
                 self._accumulated.append(group)
 
     def update(self, batch: RolloutBatch) -> dict[str, float]:
@@ -125,11 +126,11 @@ class Learner:
         """
         with self.cores.at_work("learner"):
             iteration, self.version = self.version, self.version + 1
-            self.ess = 1.0
+            self.ess = 1.0  # an empty batch says nothing of stale rows
             if len(batch) == 0:
                 return {"train/num_samples": 0.0, "train/steps": 0.0}
             drift: dict[str, float] = {}
-            if not self.update_in_progress:
+            if not self.update_in_progress:  # groups came relabelled and corrected
                 batch = self._reward_model.relabel(batch)
                 drift = self._correct(batch)
             if self.config.minibatch_groups is not None:
@@ -137,7 +138,10 @@ class Learner:
             else:
                 metrics = update_by_rows(self.optimizer_step, batch, self._selection, self._seed, iteration)
             metrics = self.algorithm.finish(metrics)
+            # Before `_absorb`, which may rescale the policy's weights and brings them back to the model.
             self.collectives.publish(self.policy, self.model)
+            # After the steps: statistics that move between acting and evaluating would be taken for a change of the
+            # policy.
             self._absorb(batch)
             stale = stale_metrics(batch, self.algorithm.ratio_level, self.policy.terms_per_step)
             last = self.optimizer_step.ess

@@ -78,7 +78,7 @@ class OptimizerStep:
         totals, fault = gradients.collect()
         self.ess = effective_sample_size(*(totals.pop(name) for name in RATIO_STATS))
         if fault is not None and fault.what == "loss":
-            here = fault.rank == self.collectives.rank
+            here = fault.rank == self.collectives.rank  # another rank's microbatch has its frames there
             rows = gradients.micros[fault.microbatch] if here else None
             self._dump_and_raise(rows, iteration, f"the loss is {fault.value}")
         if fault is not None:
@@ -94,6 +94,7 @@ class OptimizerStep:
         """
         # The step shrinks with the sample that is left: VCPO's rule for Adam (Huang et al. 2026, arXiv 2602.17616).
         factor = self.config.lr_factor(iteration) * math.sqrt(ess)
+        # Not strict: without a critic there is one group.
         for group, rate in zip(self.optimizer.param_groups, (self.config.lr, self.config.value_lr), strict=False):
             group["lr"] = rate * factor
         # Always one thread: sums must not depend on whether others have the other cores.
@@ -105,13 +106,14 @@ class OptimizerStep:
         for parameter in moving:
             if scale != 1.0 and parameter.grad is not None:
                 parameter.grad *= scale
-        self.collectives.add_gradients(moving)
+        self.collectives.add_gradients(moving)  # before clipping: every rank clips the same sum
         still = {id(parameter) for parameter in moving}
         for parameter in [*self._actor, *self._critic]:
             if id(parameter) not in still:
                 parameter.grad = None  # parts of a policy get their gradients whether they may move or not
         norm = self.collectives.clip(moving, self.config.max_grad_norm)
         if not math.isfinite(norm):
+            # All ranks have the same norm: one writes the file.
             rows = Rows(batch, index, torch.empty(0), torch.empty(0)) if self.collectives.rank == 0 else None
             self._dump_and_raise(rows, iteration, f"the gradient's norm is {norm}")
         self.optimizer.step()

@@ -89,7 +89,7 @@ def inclusion_probabilities(score: Array, share: float) -> Array:
     wanted = max(1.0, share * len(score))
     mean = score.mean()
     weight = UNIFORM_PART + (1.0 - UNIFORM_PART) * score / mean if mean > 0 else np.ones(len(score))
-    order = np.argsort(-weight, kind="stable")
+    order = np.argsort(-weight, kind="stable")  # equal weights in the rows' order, whatever the machine
     rest = weight[order][::-1].cumsum()[::-1]  # of this row and those with less
     # The first k rows are certain, where the next one would not be.
     certain = weight[order] * (wanted - np.arange(len(score))) >= rest
@@ -106,7 +106,7 @@ def systematic_sample(probability: Array, uniform: float) -> Array:
     Their number is the sum of the probabilities, rounded up or down. uniform: in [0, 1).
     """
     edges = probability.cumsum()
-    edges[-1] = max(edges[-1], 1.0)
+    edges[-1] = max(edges[-1], 1.0)  # a sum that was rounded below 1 would allow an empty sample
     points = uniform + np.arange(np.ceil(edges[-1] - uniform))
     return np.unique(np.searchsorted(edges, points[points < edges[-1]], side="right"))
 

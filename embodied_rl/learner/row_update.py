@@ -27,13 +27,16 @@ def update_by_rows(
     steps = learned = 0
     for epoch in range(algorithm.epochs):
         taken, factor = selection.take(batch, iteration, epoch, by_group=False)
+        # Of all rows, not of those that are taken: `row_share` makes steps cheaper, not fewer.
         parts = min(len(taken), max(1, round(len(batch) / config.minibatch_size)))
+        # Weights add up to 1 over the batch; so they do, on average, over each of its minibatches.
         unit_weight, row_weight = weight * parts * factor[:, None], factor * (parts / len(batch))
         learned, steps = learned + len(taken), steps + parts
+        # Of the run's seed: alike on all ranks.
         order = philox(seed, RunStream.SHUFFLE, iteration, epoch).permutation(len(taken))
         for part, rows in enumerate(np.array_split(order, parts)):
             index = taken[torch.from_numpy(rows)]
-            gradients = step.begin(iteration, check_ratio=epoch == 0 and part == 0)
+            gradients = step.begin(iteration, check_ratio=epoch == 0 and part == 0)  # later the policy has moved
             own = step.collectives.own(batch, index).split(config.microbatch_size)
             gradients.begin(
                 [

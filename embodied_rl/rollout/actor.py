@@ -48,6 +48,7 @@ class ParallelActor:
             return self.policy.act(obs.rows(part), DecisionRng(rng.seed[part], rng.decision[part]), mode)
 
         parts = max(1, min(self._threads.count, rows // MIN_ROWS))
+        # By the numbers of rows and threads alone: a row's bits depend on those that it is computed with.
         ends = [rows * part // parts for part in range(parts + 1)]
         outs = self._threads.map(decide, [slice(*pair) for pair in pairwise(ends)])
         return concatenate(outs)

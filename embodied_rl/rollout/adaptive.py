@@ -122,6 +122,7 @@ class AdaptiveDraws:
         """Count batch `batch`, the next one, as ended. Later draws are from at most `lag` batches fewer."""
         newest = self._trackers[max(self._trackers)]
         self._trackers[batch + 1] = newest.after(results)
+        # No later group is drawn from them.
         for count in [count for count in self._trackers if count < batch + 1 - lag]:
             del self._trackers[count]
 
@@ -142,4 +143,5 @@ class AdaptiveDraws:
 
 def _pick(probability: Array, uniform: float) -> int:
     """The index into `probability` (float64 [n]) that `uniform` in [0, 1) falls on."""
+    # The sum may be rounded below 1, and `uniform` lie between the two.
     return min(int(np.searchsorted(probability.cumsum(), uniform, side="right")), len(probability) - 1)

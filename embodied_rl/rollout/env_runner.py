@@ -78,7 +78,7 @@ class EnvRunner:
         self._refill(source)
         if not self._active:
             return None
-        env_ids = sorted(self._active)
+        env_ids = sorted(self._active)  # rows in one order, whichever env was filled last
         result, step = self._decide(env_ids, mode)
         episodes = [self._active[env_id] for env_id in env_ids]
         record_step(episodes, range(len(env_ids)), step, result, keep=self._record)
@@ -97,7 +97,7 @@ class EnvRunner:
             if env_id in self._active:
                 continue
             spec = self._retries.pop(0) if self._retries else source()
-            if spec is None:
+            if spec is None:  # not now: another env would hear the same
                 break
             env_ids.append(env_id)
             specs.append(spec)

@@ -66,6 +66,7 @@ class GroupQueue:
         self._success_rate_range = success_rate_range
         self._max_groups = math.ceil(groups * max_oversampling) if success_rate_range is not None else groups
         self._batch, self._end = 0, 0
+        # Which batch a group is in is computed anew each time: it moves up when one before it is filtered out.
         self._groups: list[Group] = []  # of the open batch and of later ones, in order
         self._by_index: dict[int, Group] = {}
         self._yielded = 0
@@ -86,18 +87,19 @@ class GroupQueue:
     def publish(self, version: int, ess_ratio: float = 1.0) -> None:
         """From now on version `version` acts. ess_ratio: of one-update-old rows, which limits the lookahead."""
         self.version = version
+        # From the widest each time: an update that changed little opens it again.
         self._lookahead = self._max_lookahead.limited_by_ess(ess_ratio, self.num_wanted)
 
     @property
     def next_group(self) -> int:
         """Index of the first group after the last ended batch: where a resumed run continues."""
-        return self._groups[0].index if self._groups else self.sampler.position
+        return self._groups[0].index if self._groups else self.sampler.position  # groups begun ahead are drawn again
 
     def next_episode(self) -> EpisodeSpec | None:
         """The next episode to run, or None while there is nothing to run."""
         if self.paused:
             return None
-        if self._retries:
+        if self._retries:  # first: the oldest groups wait for them
             return self._retries.popleft()
         while not self._queue:
             if not self._issue():
@@ -109,10 +111,12 @@ class GroupQueue:
         batch = self._batch_of_next()
         if batch is None:
             return False
+        # Drawn from batches that have ended whenever this group may begin, so that draws do not depend on timing.
         specs = self.sampler.next_group(batch - self._max_lookahead.max_staleness)
         group = Group(specs[0].group, len(specs), specs[0].task, specs[0].init_state)
         self._groups.append(group)
         self._by_index[group.index] = group
+        # Groups of other ranks are issued too: samplers stay alike, and each rank sees whose turn it is.
         if self._runs_here(group.index):
             self._queue.extend(specs)
         return True
@@ -129,9 +133,9 @@ class GroupQueue:
         """The batch of a new group if all open ones are accepted; None if it is not wanted or beyond the lookahead."""
         batch, kept, count, ahead = self._batch, 0, 0, 0
         for group in self._groups:
-            count += group.status is not GroupStatus.BROKEN
+            count += group.status is not GroupStatus.BROKEN  # in place of a broken one another is drawn
             ahead += batch > self.version
-            kept += group.status in (GroupStatus.OPEN, GroupStatus.ACCEPTED)
+            kept += group.status in (GroupStatus.OPEN, GroupStatus.ACCEPTED)  # so none begins that might not be needed
             if kept == self.num_wanted or count == self._max_groups:
                 batch, kept, count = batch + 1, 0, 0
         if batch >= self._end or batch - self.version > self._lookahead.max_staleness:
@@ -145,17 +149,18 @@ class GroupQueue:
         self.sampler.finish(spec)
         group = self._by_index[spec.group]
         group.members.append(trajectory)
-        if group.status is not GroupStatus.OPEN:
+        if group.status is not GroupStatus.OPEN:  # filtered or left out while it ran: its rows are not needed
             return [trajectory]
         if not self._can_pass(group):
             group.status = GroupStatus.FILTERED
-            self._check_broken()
+            self._check_broken()  # what became of groups behind this one may be known now
             return list(group.members)
         if not group.finished:
             return []
         if group.broken:
             self._leave_out(group)
             return list(group.members)
+        # Rows come in this order, whichever episode ended first.
         group.members.sort(key=lambda member: member.result.spec.episode_id)
         group.status = GroupStatus.ACCEPTED
         return []
@@ -229,11 +234,13 @@ class GroupQueue:
         """Whether other ranks must be heard before the batch goes on, as nothing that still runs here decides it."""
         if self._size == 1:
             return False
+        # Whose turn it is shows only once the next group is issued.
         if self._yielded == len(self._groups):
             self._issue()
         if self._yielded == len(self._groups):
             return True
         head = self._groups[self._yielded]
+        # Finished and yet not yielded: the others have not heard of it.
         return head.finished or not self._runs_here(head.index)
 
     def finished_groups(self) -> list[Group]:
@@ -255,13 +262,15 @@ class GroupQueue:
     def settle(self, reports: Sequence[GroupReport]) -> None:
         """Take in what became of some groups of any rank, this one's own included."""
         for report in sorted(reports, key=lambda report: report.index):
+            # Another rank may have begun groups that this one has not come to.
             while report.index not in self._by_index:
                 if not self._issue():
                     raise RuntimeError(f"group {report.index} is not of this batch: the ranks disagree")
             self._settled.add(report.index)
-            if self._runs_here(report.index):
+            if self._runs_here(report.index):  # `add` has counted it
                 continue
             group = self._by_index[report.index]
+            # Without steps: rows of other ranks come through `GroupExchange.rows`.
             group.members = [Trajectory(result) for result in report.results]
             group.stopped, group.broken = report.stopped, report.broken
             group.status = report.status
@@ -286,6 +295,7 @@ class GroupQueue:
                 return group
 
     def _close(self, groups: list[Group]) -> BatchEnd | None:
+        # Filtered ones run on, as their results count in the metrics.
         if not all(group.finished for group in groups):
             return None
         del self._groups[: self._yielded]

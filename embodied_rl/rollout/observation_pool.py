@@ -93,6 +93,7 @@ def gather(trajectories: Sequence[Trajectory], version: int) -> RolloutBatch:
     finals = _all_or_none([trajectory.final_images for trajectory in trajectories], "final images")
 
     def picked(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        # Proprio may be on a GPU, and stays there.
         return torch.cat(list(parts)).index_select(0, index.to(parts[0].device))
 
     values = _all_or_none([step.act.value for step in steps], "a value")
@@ -116,6 +117,7 @@ def gather(trajectories: Sequence[Trajectory], version: int) -> RolloutBatch:
 
 def _numbered(rows: Sequence[tuple[StepRecord, int]]) -> tuple[list[StepRecord], torch.Tensor]:
     """The steps that `rows` are of, each once, and where each row is among all rows of these; int64 [B]."""
+    # Rows of several episodes share a step: it is joined once.
     first: dict[StepRecord, int] = {}
     count = 0
     for step, _ in rows:

@@ -87,6 +87,7 @@ class GroupExchange:
                 if (event := wait()) is not None:
                     return event
             except Interrupted:
+                # The others wait in `share`: told there, they leave too, instead of waiting for ever.
                 stop = True
             assert stop or self.collectives.size > 1, "one rank waits for its own groups only"
             settle(self.share([] if stop else ended(), stop))

@@ -95,7 +95,7 @@ def _make_ray(
     config: RayConfig, learner: StreamingLearner, exchange: GroupExchange, callbacks: Callbacks
 ) -> RayScheduler:
     rank, size = learner.collectives.rank, learner.collectives.size
-    share = replace(config, workers=ProcessRank(rank, size).share(config.workers))
+    share = replace(config, workers=ProcessRank(rank, size).share(config.workers))  # they are of all ranks together
     if rank > 0:  # only it knows of its workers, and its observer is silent
         callbacks = replace(callbacks, log=lambda text: print(f"rank {rank}: {text}", file=sys.stderr))
     return RayScheduler(share, learner, exchange, callbacks)

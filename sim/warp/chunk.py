@@ -30,6 +30,7 @@ def run_chunk(
     count, steps = actions.shape[:2]
     device = actions.device
     batch = scene.batch(count)
+    # The worlds beyond `count` step too: they get the state at rest, the last row, and nobody reads them.
     rest = env_ids.new_full((batch.worlds - count,), len(scene.rows) - 1)
     scene.load(batch, torch.cat([env_ids, rest]))
     which, rows = scene.task_of[env_ids], scene.rows[env_ids]
@@ -43,6 +44,7 @@ def run_chunk(
         batch.action[:count] = actions[:, k]
         batch.control_step()
         broken, held = batch.broken()[:count], _judge(scene, batch, which)
+        # Worlds that have ended step on: what happens there counts for nothing.
         over |= torch.where(active, batch.overflow()[:count], 0)
         failed |= active & broken
         sound = active & ~broken
@@ -54,7 +56,7 @@ def run_chunk(
         active = sound & (taken < left)
         if stop:
             active &= ~held
-    scene.rows[env_ids] = rows
+    scene.rows[env_ids] = rows  # only now: a chunk that raises leaves the envs as they were
     terminated = won & ~failed if stop else torch.zeros_like(won)
     truncated = ~failed & ~terminated & (taken >= left)
     return ChunkResult(reward, terminated, truncated, won, taken, failed), over

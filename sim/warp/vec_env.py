@@ -176,6 +176,7 @@ class WarpVecEnv:
                 part, overflow = run_chunk(scene, ids, actions[at], left, stop=self._stop)
                 for name in ChunkResult.__slots__:
                     getattr(result, name)[at] = getattr(part, name)
+                # Read by the next `step`: asking now would wait for the device.
                 self._overflow.append((scene, overflow))
             self._steps[index] += result.steps_taken
             self._live[index] = ~(result.terminated | result.truncated | result.failed)
@@ -192,7 +193,7 @@ class WarpVecEnv:
         self._overflow = []
         if not answers[0]:
             raise ValueError("the policy returned non-finite actions")
-        for env_id, live in zip(env_ids, answers[1:], strict=False):
+        for env_id, live in zip(env_ids, answers[1:], strict=False):  # not strict: the overflows follow
             if not live:
                 raise ValueError(f"env {env_id} holds no running episode; reset it first")
 
@@ -250,6 +251,7 @@ class WarpVecEnv:
         if name not in self._scene_of_task:
             task = self._tasks[name]
             model = task.build_physics()
+            # Tasks of one scene differ in their goals: with one model their envs step in one batch.
             key = digest(model)
             if key in self._scenes:
                 scene = self._scenes[key]
@@ -276,6 +278,7 @@ class WarpVecEnv:
 
 def _any_bit(words: torch.Tensor) -> torch.Tensor:
     """All bits that are set in any of `words`, int32 [1]."""
+    # torch has no reduction by bitwise or.
     bits = torch.arange(16, dtype=torch.int32, device=words.device)
     return ((((words[:, None] >> bits) & 1).amax(dim=0)) << bits).sum(dtype=torch.int32)[None]
 
@@ -283,7 +286,7 @@ def _any_bit(words: torch.Tensor) -> torch.Tensor:
 def _proprio(seen: torch.Tensor) -> torch.Tensor:
     """float32 [N, 8] from what is seen: eef position (m), its axis-angle (rad), finger positions (m), as in LIBERO."""
     quat, fingers = seen[:, kernels.EEF_QUAT : kernels.FINGERS], seen[:, kernels.FINGERS : kernels.SEEN_QPOS]
-    w = quat[:, :1].double().clamp(-1.0, 1.0)
+    w = quat[:, :1].double().clamp(-1.0, 1.0)  # rounded beyond 1 it has no arccos
     sine = (1.0 - w * w).sqrt()
     angle = 2.0 * w.arccos()
     turn = torch.where(sine.abs() <= 1e-8, 0.0, quat[:, 1:] * angle / sine)

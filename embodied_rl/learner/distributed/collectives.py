@@ -87,9 +87,11 @@ class Collectives:
         """The values of all ranks, by rank: anything that can be pickled. Raises RankError."""
         if self.size == 1:
             return [value]
+        # Torch warns of memory it can't write to.
         data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         self._run(distributed.all_gather, sizes, torch.tensor([len(data)]))
+        # all_gather wants parts of one length: all are padded to the longest.
         lengths = [int(size) for size in sizes]
         parts = [torch.zeros(max(lengths), dtype=torch.uint8) for _ in lengths]
         self._run(distributed.all_gather, parts, torch.nn.functional.pad(data, (0, max(lengths) - len(data))))
@@ -105,6 +107,7 @@ class Collectives:
         """
         if self.size == 1:
             return
+        # A rank without rows has no gradient, but all must add up the same tensors.
         there = self.gather([parameter.grad is not None for parameter in parameters])
         wanted = [parameter for parameter, *has in zip(parameters, *there, strict=True) if any(has)]
         for parameter in wanted:
@@ -128,10 +131,11 @@ class Collectives:
     def _run(self, operation: Any, *arguments: Any) -> None:
         """Run a collective; while it waits for other ranks, signals are heard."""
         try:
+            # Python hears signals between its own steps only, not within torch's `wait`.
             work = operation(*arguments, async_op=True)
             while not work.is_completed():
                 time.sleep(_POLL_SECONDS)
-            work.wait()
+            work.wait()  # at once; raises what went wrong
         except RuntimeError as error:  # torch's own, when a connection breaks
             raise RankError(lost(error)) from error
 

@@ -31,6 +31,7 @@ class FSDPCollectives(Collectives):
     def pad(self, batch: RolloutBatch, index: Tensor, rows: int, pieces: Sequence[Tensor]) -> list[tuple[Tensor, bool]]:
         """Pad this rank's pieces with a row that does not count, so that all ranks run equally many passes."""
         own = super().pad(batch, index, rows, pieces)
+        # Known without asking the others.
         most = max(-(-count // rows) for count in self.owners(batch, index).bincount().tolist())
         return own + [(_spare_row(batch), False)] * (most - len(own))
 

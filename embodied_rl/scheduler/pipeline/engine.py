@@ -71,6 +71,7 @@ class RolloutEngine:
         self._policy_cv = threading.Condition(self._lock)  # the policy may have something to do
         self._commit_cv = threading.Condition(self._lock)  # the next env group may commit
         self._owner_cv = threading.Condition(self._lock)  # the owner may find something
+        # Apart from `_lock`: it is held for a whole decision, while workers must go on.
         self._weights = threading.Lock()
         self._workers = ThreadPoolExecutor(options.workers, "sim")
         self._actor = ParallelActor(policy, env.num_envs, options.threads, self._cores)
@@ -78,6 +79,7 @@ class RolloutEngine:
         largest = max(len(env_group.env_ids) for env_group in self._env_groups)
         ends = Ends(options.final_value, options.final_images)
         self._simulation = Simulation(env, policy, largest, ends, profiler, self._stream, self._lock)
+        # A daemon: where the owner fails before `close`, the process must still end.
         self._server = threading.Thread(target=self._serve, name="act", daemon=True)
         self._server.start()
 
@@ -118,11 +120,12 @@ class RolloutEngine:
                 done = event is not None or not block or self.queue.waits_for_others()
                 results, self._results = self._results, []
                 if not done and not results:
-                    self._owner_cv.wait(POLL_SECONDS)
+                    self._owner_cv.wait(POLL_SECONDS)  # not for ever: a signal is heard between two waits
             for result in results:
                 on_episode(result)
             if done:
                 return event
+            # After `take`: over ranks all leave after the same events, and hear of it in `share`.
             check_interrupt()
 
     def finished_groups(self) -> list[Group]:
@@ -151,6 +154,7 @@ class RolloutEngine:
                 check_interrupt()
                 with self._lock:
                     self._raise()
+                    # Last observations that are being valued are no longer in `_turns`.
                     if not self._busy and not self._valuing:
                         break
                     self._owner_cv.wait(POLL_SECONDS)
@@ -171,7 +175,7 @@ class RolloutEngine:
             self._closed = True
             self._policy_cv.notify_all()
             self._commit_cv.notify_all()
-        self._server.join()
+        self._server.join()  # first: it gives the workers work
         self._actor.close()
         self._workers.shutdown(cancel_futures=True)
 
@@ -201,6 +205,7 @@ class RolloutEngine:
         self._turns.line_up(env_group)
 
     def _note_busy(self) -> None:
+        # While nothing runs here, as between batches on policy, the learner's threads take all cores.
         if self._turns.busy != self._busy:
             self._busy = not self._busy
             (self._cores.begin if self._busy else self._cores.end)("rollout")
@@ -208,7 +213,7 @@ class RolloutEngine:
 
     def _submit(self, env_group: EnvGroup) -> None:
         env_group.since = time.perf_counter()
-        if not self._closed:
+        if not self._closed:  # a pool that is shut down raises
             self._workers.submit(self._advance, env_group)
 
     def _advance(self, env_group: EnvGroup) -> None:
@@ -233,7 +238,7 @@ class RolloutEngine:
 
     def _fail(self, error: BaseException) -> None:
         with self._lock:
-            self._error = self._error or error
+            self._error = self._error or error  # the first: others follow from it
             self._owner_cv.notify()
             self._commit_cv.notify_all()
 
@@ -261,9 +266,10 @@ class RolloutEngine:
                 self._simulation.pool.release(episode.rows)
                 cause = cause_of(record.obs, record.act.actions, result, row)
                 self._release(self.queue.retry(episode.spec, cause))
-            elif env_id not in valued:
+            elif env_id not in valued:  # the others end in `_value`
                 self._finish(episode.ended(terminated=bool(result.terminated[row])))
         for env_id, episode in list(env_group.active.items()):
+            # Another episode of its group broke the simulator: what is left of it would count for nothing.
             if self.queue.is_stopped(episode.spec):
                 del env_group.active[env_id]
                 self._simulation.pool.release(episode.rows)
@@ -273,13 +279,13 @@ class RolloutEngine:
             self._turns.line_up(finals)  # before the group: they are ready, and it is still to be rendered
         self._assign(env_group)
         if env_group.active or env_group.assigned:
-            self._line_up(env_group)
-        self._wake()
+            self._line_up(env_group)  # without `_submit`: this worker goes on with it
+        self._wake()  # what was counted may let others begin: a filtered group is replaced
         self._owner_cv.notify()
         self._policy_cv.notify()
 
     def _finish(self, trajectory: Trajectory) -> None:
-        self._results.append(trajectory.result)
+        self._results.append(trajectory.result)  # told by `wait`: callbacks run in the owner's thread alone
         self._release(self.queue.add(trajectory))
 
     def _release(self, trajectories: Sequence[Trajectory]) -> None:
@@ -288,7 +294,7 @@ class RolloutEngine:
     # The policy
 
     def _serve(self) -> None:
-        set_torch_threads(shared_cores(self._options.threads))
+        set_torch_threads(shared_cores(self._options.threads))  # the other half is the simulator's and the learner's
         try:
             with self._stream.active():
                 while turns := self._next_turns():
@@ -304,6 +310,7 @@ class RolloutEngine:
         with self._lock:
             while not self._closed and (self._loading_weights or not self._turns.ready()):
                 self._policy_cv.wait()
+            # Counted from the first that is ready, so that none waits longer than this for others.
             until = time.perf_counter() + self._options.batch_delay_s
             while not self._closed and self._turns.more_to_come and (left := until - time.perf_counter()) > 0:
                 self._policy_cv.wait(left)
@@ -320,7 +327,7 @@ class RolloutEngine:
         views = [env_group.view for env_group in env_groups if env_group.view is not None]
         episodes = [episode for view in views for episode in view.episodes]
         with self._weights, self.profiler.span("act"):
-            version = self.version
+            version = self.version  # under `_weights`, as `publish` changes both: rows say who acted
             acts = self._decide(views, decision_rng(episodes), "sample")
             made = self._stream.mark(acts.actions)
         for env_group, act in zip(env_groups, split(acts, [len(view.env_ids) for view in views]), strict=True):
@@ -345,6 +352,6 @@ class RolloutEngine:
             for episode, final in zip(episodes, value.tolist(), strict=True):
                 self._finish(episode.ended(terminated=False, final_value=final))
             for view in finals:
-                self._simulation.pool.give_back(view.block)
+                self._simulation.pool.give_back(view.block)  # no row refers to it: only the value is kept
             self._valuing = False
             self._owner_cv.notify()

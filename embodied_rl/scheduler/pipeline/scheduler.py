@@ -97,9 +97,10 @@ class PipelinedScheduler:
 
     def _let_act(self) -> None:
         """Let the newest policy act."""
-        if self._acting == self._published:
+        if self._acting == self._published:  # async: `publish` has done it
             return
         self._acting = self._published
+        # On policy no row of an older policy is trained on, so nothing limits the lookahead.
         ess_ratio = 1.0 if self._on_policy else self._learner.ess
         self._engine.publish(self._published, self._load_weights, ess_ratio=ess_ratio)
 
@@ -128,12 +129,13 @@ class PipelinedScheduler:
     def _streamed(self, version: int) -> tuple[RolloutBatch, BatchEnd, list[float]]:
         accepted: list[RolloutBatch] = []
         end, learned = None, math.inf
+        # Closed also where the learner raises: corrections that nobody waits for are cancelled.
         with closing(self._events(version)) as events:
             for event in events:
                 if isinstance(event, BatchEnd):
                     end = event
                     continue
-                accepted.append(without_frames(event))
+                accepted.append(without_frames(event))  # so that frames go with their minibatch
                 self._charge(learned)
                 with self._engine.profiler.span("learn"):
                     self._learner.accumulate(event)

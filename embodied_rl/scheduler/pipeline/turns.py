@@ -44,6 +44,7 @@ class Turns:
         groups = [turn for turn in self._waiting if isinstance(turn, EnvGroup)]
         if not self._in_turn:
             return [*finals, *(group for group in groups if group.view is not None)]
+        # One alone: which others are ready depends on timing, and rows that are valued together round together.
         if finals:
             return [finals[0]]
         head = groups[: self._half]

@@ -159,7 +159,7 @@ class RayPool:
         if not (num_envs := self._answers(worker, worker.ready)):
             return
         worker.up, worker.num_envs, worker.since = True, num_envs, time.monotonic()
-        if self._whole is None:
+        if self._whole is None:  # once for all workers that come up before the next update
             self._whole = [self._ray.put(bucket) for bucket in self._full_state()]
         worker.sent = [worker.actor.load_weights.remote(self._version, *self._whole)]
 

@@ -79,7 +79,7 @@ class RayScheduler:
         with self._lock:
             self._queue.begin(start, stop)
             self._send(start, whole=True)  # whatever the workers began with
-        if not self._thread.ident:
+        if not self._thread.ident:  # not before the first weights are on their way
             self._thread.start()
         for version in range(start, stop):
             if self._published != version:
@@ -128,7 +128,7 @@ class RayScheduler:
         with self._lock:
             info = summarize_rollout(event, self._queue.sampler.counts.requeued)
         batch = join_batches(kept) if kept else empty_batch(version)
-        batch.version = version
+        batch.version = version  # a worker numbers its rows by the policy that acted
         replaced = sum(self._exchange.collectives.gather(self.replaced))
         batch.info = info | {STOPPED: float(event.num_stopped), "rollout/workers_replaced": float(replaced)}
         return batch
@@ -173,7 +173,7 @@ class RayScheduler:
         with self._lock:
             results, self._results = self._results, []
             notes = self._notes[:]
-            self._notes.clear()
+            self._notes.clear()  # not a new list: the pool appends to this one
         for result in results:
             self._callbacks.on_episode(result)
         for note in notes:
@@ -191,7 +191,7 @@ class RayScheduler:
                     awaited = self._pool.awaited()
                     if not awaited:
                         self._pool_cv.wait(_POLL_SECONDS)
-                answered = self._answered(awaited) if awaited else []
+                answered = self._answered(awaited) if awaited else []  # without the lock: the owner goes on meanwhile
                 with self._lock:
                     if self._closed:
                         return

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.errors import UserError
-from embodied_rl.evaluation.evaluate import EvalReport, evaluate
+from embodied_rl.evaluation.evaluate import evaluate, run_once
 from embodied_rl.learner.average import WeightAverage
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.policies.mlp.config import MLPModelConfig
@@ -22,6 +22,7 @@ from embodied_rl.policy import PolicyTraits
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
 from embodied_rl.training.on_policy import RunOptions, TaskSplit, train
+from embodied_rl.types import EpisodeResult
 from embodied_rl.utils.signals import Interrupted
 from tests.embodied_rl.toy_run import JsonObserver, files_of, run, settings_of
 from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
@@ -175,12 +176,12 @@ def test_stopped_in_the_middle_of_an_evaluation(tmp_path: Path, monkeypatch: pyt
     with monkeypatch.context() as patch:
         calls = iter(range(10))
 
-        def stopped(*arguments: Any, **options: Any) -> EvalReport:
+        def stopped(*arguments: Any, **options: Any) -> dict[int, EpisodeResult]:
             if next(calls) == 1:  # after 4 updates; the first one is before any
                 raise Interrupted("Ctrl-C")
-            return evaluate(*arguments, **options)
+            return run_once(*arguments, **options)
 
-        patch.setattr("embodied_rl.training.ranked.evaluate", stopped)
+        patch.setattr("embodied_rl.training.ranked.run_once", stopped)
         with pytest.raises(Interrupted):
             run(tmp_path / "stopped", "ppo", average_updates=3)
     run(tmp_path / "stopped", "ppo", average_updates=3, resume=True)

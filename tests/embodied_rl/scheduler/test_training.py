@@ -17,7 +17,7 @@ from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
 from embodied_rl.config.train import OpenVLAConfig, TrainConfig, from_dict, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.config import EvalConfig
-from embodied_rl.evaluation.evaluate import EvalReport, evaluate
+from embodied_rl.evaluation.evaluate import run_once
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.types import RatioError
 from embodied_rl.rollout.config import RolloutConfig
@@ -123,11 +123,11 @@ def test_evaluations_are_nobodys_idle_time(
     late, real = [0.0], time.perf_counter
     monkeypatch.setattr(time, "perf_counter", lambda: real() + late[0])
 
-    def slow(*args: Any, **options: Any) -> EvalReport:
+    def slow(*args: Any, **options: Any) -> dict[int, EpisodeResult]:
         late[0] += 1e6
-        return evaluate(*args, **options)
+        return run_once(*args, **options)
 
-    monkeypatch.setattr(ranked, "evaluate", slow)
+    monkeypatch.setattr(ranked, "run_once", slow)
     observer, policy, clock = (
         Shares(tmp_path / "metrics.jsonl", late),
         ToyPolicy(with_value=False),
