@@ -85,7 +85,7 @@ class Checkpoints:
             _sync_tree(partial)
             partial.rename(final)
             self.point_latest(final.name)
-            self._delete(self._old())
+            self._delete(self._old())  # last: until `latest` names the new one, a resume needs an old one
         except (OSError, UserError) as error:
             shutil.rmtree(partial, ignore_errors=True)
             raise UserError(self._cannot_write(final, error)) from error

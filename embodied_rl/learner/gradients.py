@@ -14,7 +14,7 @@ from embodied_rl.algorithms.base import LossOutput, Rows
 from embodied_rl.learner.distributed.collectives import Collectives
 from embodied_rl.utils.threads import OrderedMap, WorkerPool, torch_threads
 
-RATIO_STATS = ("moved/rows", "moved/ratios", "moved/squares")
+RATIO_STATS = ("ratio/rows", "ratio/sum", "ratio/squares")
 """Names of `LossOutput.ratio_stats` in what `Gradients.collect` returns."""
 
 

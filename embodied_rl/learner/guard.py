@@ -72,6 +72,7 @@ class Guard:
         """The alarms of an update, each with its reason; empty when all is well, or the guard is off."""
         if self.config.action == "off":
             return []
+        # Every one of them, as each remembers what it was shown.
         found = [
             *self._above("train/approx_kl", self.config.max_kl, metrics),
             *self._below("train/ess_last_minibatch", self.config.min_ess, metrics),
@@ -83,6 +84,7 @@ class Guard:
     def saving(self, name: str) -> None:
         """A checkpoint of that name is about to be saved; it is a good one unless success has fallen half-way."""
         mean, best = self._mean(), self._memory.best
+        # Half-way to the alarm: a policy that is already falling is no place to go back to.
         if mean is None or best is None or mean >= best - self.config.max_success_drop / 2:
             self._memory.good = name
 

@@ -70,7 +70,7 @@ class IsolatedVecEnv:
             raise ValueError(f"actions must be {wanted}, got {list(actions.shape)}")
         together, apart = self._split([env_id for env_id in env_ids if env_id not in self._broken])
         out = ChunkResult.zeros(len(env_ids), actions.shape[1])
-        out.failed[:] = True
+        out.failed[:] = True  # until a call brings the row's result
         rows = {env_id: row for row, env_id in enumerate(env_ids)}
         for part in filter(None, [together, *([env_id] for env_id in apart)]):
             index = [rows[env_id] for env_id in part]

@@ -169,6 +169,7 @@ class EpisodeSampler:
             "tasks": self._tasks,
             "next_group": next_group,
             "issued": self.counts.issued - back,
+            # Of those taken back, the outstanding ones were never counted as finished.
             "finished": self.counts.finished - (back - len(self.counts.outstanding)),
             "reissued": self.counts.requeued,
             **({"broken": self.broken.state_dict()} if self.broken.found else {}),

@@ -222,16 +222,16 @@ class _Run:
                 metrics = self.learner.update(batch)
                 if self.average is not None:
                     self.average.add()
-            metrics |= self._guard(metrics | batch.info)
+            metrics |= self._guard(metrics | batch.info)  # before `publish`: it may put older weights back
             self.scheduler.publish(self.learner.version)
             ended = time.perf_counter()
             metrics |= batch.info | self.profiler.drain() | {"time/iteration": ended - began}
             self.observer.metrics(iteration, metrics)
-            self.boundary = self._boundary_now(iteration)
+            self.boundary = self._boundary_now(iteration)  # after the metrics: it has their end
             if iteration % settings.checkpoint.every == 0 or iteration == settings.iterations:
                 self.save()
             stop_together(self.collectives, self.stop)
-            began = ended + self._evaluate_if_due(iteration)
+            began = ended + self._evaluate_if_due(iteration)  # an evaluation is no iteration's time
             self._announce_rollout(iteration)
         if self.average is not None:
             self.average.apply()
@@ -290,7 +290,7 @@ class _Run:
             self.saved = self.checkpoints.folder / name
             if self.collectives.rank == 0:
                 self.checkpoints.save(boundary.iteration, self._save_policy, trainer, state)
-            self.collectives.gather(None)
+            self.collectives.gather(None)  # no rank goes on before it is there
         return self.saved
 
     def _save_policy(self, folder: Path) -> None:

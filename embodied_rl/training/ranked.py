@@ -39,7 +39,7 @@ def evaluate_together(
         raise Interrupted("interrupted")
     by_id = {result.spec.episode_id: result for _, part in found for result in part}
     for rank, (_, part) in enumerate(found):
-        for result in part if rank != collectives.rank else ():
+        for result in part if rank != collectives.rank else ():  # its own were told as they ended
             on_episode(result)
     return report(specs, by_id, mode, env.info)
 

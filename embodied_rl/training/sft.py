@@ -59,7 +59,7 @@ def optimiser(policy: Imitator, config: SftConfig) -> torch.optim.AdamW:
     """AdamW with weight decay on the parameters of two or more dimensions."""
     trained = [p for p in policy.parameters() if p.requires_grad]
     groups = [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": config.weight_decay},  # not biases and norms
         {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.95))
@@ -117,6 +117,7 @@ def validate(policy: Imitator, val: ChunkDataset, config: SftConfig, measure: Me
     """Mean loss and `measure` over up to `val_samples` held-out samples' targets; empty without held-out episodes."""
     if len(val) == 0:
         return {}
+    # Spread over all held-out episodes, and the same ones in every validation.
     samples = np.unique(np.linspace(0, len(val) - 1, config.val_samples).astype(np.int64))
     policy.train(False)
     sums: dict[str, float] = {}
@@ -126,6 +127,7 @@ def validate(policy: Imitator, val: ChunkDataset, config: SftConfig, measure: Me
             batch = val.batch(part)
             with _autocast(policy, config):
                 figures = {"loss": float(_loss(policy, batch)), **measure(batch)}
+            # By targets: those past an end that is no success are masked.
             weight = len(part) if batch.action_mask is None else float(batch.action_mask.float().mean(1).sum())
             total += weight
             for name, value in figures.items():
@@ -149,7 +151,7 @@ def _update(
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), config.grad_clip)
     numbers = float(loss.detach()), float(norm)
-    if not all(map(math.isfinite, numbers)):
+    if not all(map(math.isfinite, numbers)):  # before the step: the weights are still sound
         raise UserError(f"step {step} is not finite (loss {numbers[0]}, gradient {numbers[1]}); lower --lr")
     adam.step()
     return numbers

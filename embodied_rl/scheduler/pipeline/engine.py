@@ -206,10 +206,14 @@ class RolloutEngine:
 
     def _note_busy(self) -> None:
         # While nothing runs here, as between batches on policy, the learner's threads take all cores.
-        if self._turns.busy != self._busy:
-            self._busy = not self._busy
-            (self._cores.begin if self._busy else self._cores.end)("rollout")
-            self._owner_cv.notify()
+        if self._turns.busy == self._busy:
+            return
+        self._busy = self._turns.busy
+        if self._busy:
+            self._cores.begin("rollout")
+        else:
+            self._cores.end("rollout")
+        self._owner_cv.notify()
 
     def _submit(self, env_group: EnvGroup) -> None:
         env_group.since = time.perf_counter()

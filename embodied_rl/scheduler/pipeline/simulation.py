@@ -47,7 +47,7 @@ class Simulation:
         assert view is not None
         assert decision is not None
         rows = range(len(view.env_ids))
-        self._stream.wait(decision.made, decision.act.actions.device)
+        self._stream.wait(decision.made, decision.act.actions.device)  # on a GPU the actions are queued, not there
         with self._profiler.span("simulate"):
             result = step_rows(self.env, view.env_ids, view.obs, decision.act.actions)
         mask = executed_terms(result.steps_taken, self._policy.chunk_len, self._policy.terms_per_step)
@@ -66,7 +66,7 @@ class Simulation:
 
     def render(self, env_group: EnvGroup) -> EnvGroupView:
         """What the envs of a group show that hold an episode."""
-        env_ids = sorted(env_group.active)
+        env_ids = sorted(env_group.active)  # rows in one order, whichever env was filled last
         with self._lock:
             block, obs = self.pool.take(len(env_ids))
         with self._profiler.span("render"):

@@ -79,7 +79,7 @@ class RayPool:
         options = {
             "num_cpus": config.cpus_per_worker,
             "num_gpus": config.gpus_per_worker,
-            "scheduling_strategy": "SPREAD",
+            "scheduling_strategy": "SPREAD",  # or all may land on one machine
         }
         actor = ray.remote(RolloutWorker).options(**options)
         self._start: Callable[[], Any] = lambda: actor.remote(*arguments)
@@ -118,6 +118,7 @@ class RayPool:
         for worker in up:
             while worker.held and len(worker.calls) < _CALLS:
                 unwanted = [episode for episode, spec in worker.held.items() if self._queue.is_stopped(spec)]
+                # An actor keeps the order of its calls, so it acts with the weights that were sent before.
                 worker.calls.append((worker.actor.advance.remote(worker.fresh, unwanted), worker.sent))
                 worker.fresh, worker.sent = [], []
 

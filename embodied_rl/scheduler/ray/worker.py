@@ -70,6 +70,7 @@ class RolloutWorker:
         while not ran.episodes and not ran.failed:
             ended = self._driver.step(self._next, lambda *lost: ran.failed.append(lost), "sample")
             for recording in ended or []:
+                # The batch has one number, but its rows say themselves which version acted on each.
                 ran.episodes.append(gather([recording], self._driver.version or 0))
                 self._driver.store.release(recording.steps)
             if ended is None or time.monotonic() > until:
