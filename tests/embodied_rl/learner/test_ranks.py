@@ -121,7 +121,7 @@ def test_a_row_that_does_not_count_may_be_anything(algorithm: AlgorithmConfig) -
         gradients.begin([(Rows(batch, index, weight[index], torch.ones(len(index))), counts) for index, counts in rows])
         totals, fault = gradients.collect()
         assert fault is None
-        assert totals["moved/rows"] == 8
+        assert totals["ratio/rows"] == 8
         assert policy.head.weight.grad is not None
         return policy.head.weight.grad
 
