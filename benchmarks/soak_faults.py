@@ -19,7 +19,8 @@ from torch import Tensor
 
 from embodied_rl.learner.checkpoint import Checkpoints
 from embodied_rl.rng import philox
-from embodied_rl.rollout import collector, observation_pool
+from embodied_rl.rollout import observation_pool
+from embodied_rl.scheduler import serial
 from embodied_rl.sim.wrappers.subprocess_env import ProcessVecEnv
 from embodied_rl.types import ChunkResult
 
@@ -106,7 +107,7 @@ def _short_memory(draw: np.random.Generator) -> Iterator[None]:
         return real(*arguments)
 
     try:
-        with mock.patch.object(collector, "gather", short):
+        with mock.patch.object(serial, "gather", short):
             yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)

@@ -22,7 +22,7 @@ from embodied_rl.benchmarks.soak_faults import WORKER, corrupt, live_through, te
 from embodied_rl.errors import UserError
 from embodied_rl.learner.checkpoint import Checkpoints, load
 from embodied_rl.rng import philox
-from embodied_rl.rollout import collector
+from embodied_rl.scheduler import serial
 from embodied_rl.sim.wrappers.subprocess_env import ProcessVecEnv
 from embodied_rl.telemetry.metrics import MetricsLog
 
@@ -111,17 +111,17 @@ def test_faults_end_with_their_block(tmp_path: Path) -> None:
             os.fsync(file.fileno())
     with live_through("slow disk", 5):
         assert os.fsync is not real
-    step, gather = ProcessVecEnv.step, collector.gather
+    step, gather = ProcessVecEnv.step, serial.gather
     limit = resource.getrlimit(resource.RLIMIT_AS)
     with live_through(WORKER, 5):
         assert ProcessVecEnv.step is not step
     with live_through("out of memory", 5):
         for _ in range(10):
             with contextlib.suppress(ValueError, MemoryError):  # a batch without rows, and none at all
-                collector.gather([], 0)
+                serial.gather([], 0)
         with pytest.raises(MemoryError):
-            collector.gather([], 0)
-    assert (ProcessVecEnv.step, collector.gather) == (step, gather)
+            serial.gather([], 0)
+    assert (ProcessVecEnv.step, serial.gather) == (step, gather)
     assert resource.getrlimit(resource.RLIMIT_AS) == limit
     assert os.fsync is real
     assert abs(time.time() - now) < 3600
