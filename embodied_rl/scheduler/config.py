@@ -58,18 +58,11 @@ class PipelinedConfig:
             )
         if self.act_device is not None and not re.fullmatch(r"(cpu|cuda)(:\d+)?", self.act_device):
             raise UserError(f"--scheduler.act-device must be cpu, cuda or cuda:NUMBER, got {self.act_device!r}.")
-        if self.mode == "on_policy" and self.max_staleness is not None:
-            raise UserError("--scheduler.max-staleness does not apply to mode on_policy.")
-        if self.max_staleness is not None and self.max_staleness < 1:
-            raise UserError(
-                f"--scheduler.max-staleness must be at least 1, got {self.max_staleness}; for 0 use mode on_policy."
-            )
-        if self.mode == "on_policy" and self.max_lookahead is not None:
-            raise UserError("--scheduler.max-lookahead does not apply to mode on_policy.")
-        if self.max_lookahead is not None and self.max_lookahead < 1:
-            raise UserError(
-                f"--scheduler.max-lookahead must be at least 1, got {self.max_lookahead}; for 0 use mode on_policy."
-            )
+        for option, value in (("max-staleness", self.max_staleness), ("max-lookahead", self.max_lookahead)):
+            if value is not None and self.mode == "on_policy":
+                raise UserError(f"--scheduler.{option} does not apply to mode on_policy.")
+            if value is not None and value < 1:
+                raise UserError(f"--scheduler.{option} must be at least 1, got {value}; for 0 use mode on_policy.")
 
     def num_env_groups(self, num_envs: int, *, cpu: bool, together: bool = False) -> int:
         """`env_groups` with its default filled in.

@@ -156,18 +156,16 @@ class _Run:
             reward_model=settings.reward_model,
         )
         self.average = WeightAverage(policy, updates) if (updates := settings.learner.average_updates) > 0 else None
+        callbacks = Callbacks(
+            on_episode=observer.episode, check_interrupt=self._check_interrupt, log=observer.log, remote=options.remote
+        )
         self.scheduler = make_scheduler(
             settings.scheduler,
             env,
             self.learner,
             self.sampler,
             self.profiler,
-            Callbacks(
-                on_episode=observer.episode,
-                check_interrupt=self._check_interrupt,
-                log=observer.log,
-                remote=options.remote,
-            ),
+            callbacks,
             groups=groups,
             workers=settings.workers,
         )

@@ -87,6 +87,7 @@ class GoalTable:
         """Whether geoms of both sides of each predicate touch: bool [W, G]."""
         world = poses.contact_world.long()
         real = torch.arange(len(world), device=world.device) < poses.num_contacts
+        # What lies beyond `num_contacts` is left from earlier steps, and worlds beyond `which` are spare.
         real &= (poses.contact_geoms >= 0).all(dim=1) & (world >= 0) & (world < len(which))
         world = torch.where(real, world, 0)
         geoms = torch.where(real[:, None], poses.contact_geoms, 0).long()

@@ -74,7 +74,7 @@ class Randomization:
                 root = model.jnt_bodyid[joint]
                 scale[model.body_rootid == root] = 1 + draws.uniform(-self.mass, self.mass)
         subtree = model.body_subtreemass * scale
-        subtree[0] = (model.body_mass * scale).sum()
+        subtree[0] = (model.body_mass * scale).sum()  # under the world's body trees differ in scale
         return {
             "geom_friction": model.geom_friction * slide,
             "body_mass": model.body_mass * scale,

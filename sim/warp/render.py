@@ -33,7 +33,7 @@ class _Canvas:
 
     def __init__(self, host: mujoco.MjModel, model: mjw.Model, view: View, worlds: int, *, geometry: bool) -> None:
         self.model, self.view = model, view
-        self.data = mjw.make_data(host, nworld=worlds, nconmax=1, njmax=1)
+        self.data = mjw.make_data(host, nworld=worlds, nconmax=1, njmax=1)  # nothing is simulated here
         self.context = mjw.create_render_context(
             host,
             worlds,
