@@ -32,8 +32,8 @@ from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.mujoco.vec_env import CAMERAS
 from embodied_rl.sim.render import Renderer, make_renderer
 from embodied_rl.sim.source import source_digest
-from embodied_rl.telemetry.report import replace_text
 from embodied_rl.types import Array
+from embodied_rl.utils.output import replace_text
 from embodied_rl.utils.suites import SUITES
 
 SIZES = (64, 128)

@@ -17,7 +17,8 @@ import cv2
 import numpy as np
 
 from embodied_rl.errors import UserError
-from embodied_rl.telemetry.video import CAPTION_HEIGHT, captioned, write_gif
+from embodied_rl.jobs.videos import FRAME_SIZE
+from embodied_rl.telemetry.video import captioned, write_gif
 from embodied_rl.types import Array
 
 FPS, WIDTH = 10, 160
@@ -36,9 +37,10 @@ def clips(run: Path, tasks: int) -> list[tuple[Array, Array]]:
 
 
 def _read(path: Path) -> Array:
-    """Every second frame, without its caption, WIDTH pixels wide."""
+    """Every second frame of the first camera, without its caption, WIDTH pixels wide."""
+    first = np.s_[-FRAME_SIZE:, :FRAME_SIZE]
     with av.open(str(path)) as container:
-        pictures = [frame.to_ndarray(format="rgb24")[CAPTION_HEIGHT:] for frame in container.decode(video=0)][::2]
+        pictures = [frame.to_ndarray(format="rgb24")[first] for frame in container.decode(video=0)][::2]
     size = (WIDTH, WIDTH * pictures[0].shape[0] // pictures[0].shape[1])
     return np.stack([cv2.resize(picture, size, interpolation=cv2.INTER_AREA) for picture in pictures])
 

@@ -37,7 +37,6 @@ OPTIONAL = (
     Optional("policy server", ("websockets", "msgpack"), "embodied-rl serve", "pip install 'embodied-rl[serve]'"),
     Optional("recorder", ("mcap", "zstandard"), "recordings of a robot", "pip install 'embodied-rl[record]'"),
     Optional("inverse kinematics", ("mink", "daqp"), "arms that take joints", ik.INSTALL),
-    Optional("learning curves", ("matplotlib",), "report.html", "pip install 'embodied-rl[report]'"),
     Optional("TensorBoard", ("tensorboard",), "--track tensorboard", "pip install 'embodied-rl[track]'"),
     Optional("Weights & Biases", ("wandb",), "--track wandb", "pip install 'embodied-rl[wandb]'"),
 )

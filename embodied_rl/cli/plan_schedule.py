@@ -28,7 +28,7 @@ def main(argv: list[str]) -> int:
     from embodied_rl.factory.run_config import open_policy_of, resolve
     from embodied_rl.factory.tasks import load_tasks
     from embodied_rl.jobs.train_setup import find_schedule
-    from embodied_rl.telemetry.trace import draw_gantt
+    from embodied_rl.telemetry.trace import draw_timeline
 
     console = Console()
     tasks = load_tasks(config.suite, config.tasks, config.env.scene_era)
@@ -37,7 +37,8 @@ def main(argv: list[str]) -> int:
     policy, _ = open_policy_of(config)
     tuning = find_schedule(config, tasks, policy, {task.name: list(task.train_states) for task in tasks}, console)
     if "--chart" in files:
-        files["--chart"].write_bytes(draw_gantt(tuning.best.trials[-1].spans, "one iteration of the schedule chosen"))
+        chart = draw_timeline(tuning.best.trials[-1].spans, "one iteration of the schedule chosen")
+        files["--chart"].write_text(chart, encoding="utf-8")
     if "--write" in files:
         files["--write"].write_text(dump_yaml(tuning.config), encoding="utf-8")
         console.print(f"to train: embodied-rl train {words[0]} --config {files['--write']}", soft_wrap=True)
@@ -60,4 +61,6 @@ def _take(argv: list[str]) -> tuple[list[str], dict[str, Path]]:
         files[name] = Path(given)
         if not files[name].absolute().parent.is_dir():
             raise UserError(f"{name} {given}: its folder does not exist.")
+        if name == "--chart" and files[name].suffix != ".svg":
+            raise UserError(f"--chart {given}: the chart is an SVG picture; name it {files[name].stem}.svg.")
     return rest, files

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -24,15 +24,15 @@ def record_episode(
     spec: EpisodeSpec,
     mode: ActMode,
     *,
-    camera: str,
+    cameras: Sequence[str],
     size: int,
     write: Callable[[Array], None],
 ) -> EpisodeResult:
     """Run `spec` in env 0, which must be free, and write every frame. The outcome is that of `evaluate`.
 
     Args:
-        camera, size: as in `VecEnv.frame`.
-        write: gets each frame, uint8 [size, size, 3]: one before each control step, and the last.
+        cameras, size: as in `VecEnv.frame`; pictures of several cameras stand side by side.
+        write: gets each frame, uint8 [size, V * size, 3]: one before each control step, and the last.
 
     Raises:
         SimulatorFailed: if the simulator does.
@@ -40,7 +40,7 @@ def record_episode(
     """
     env = IsolatedVecEnv(env)
     env.reset([0], [spec])
-    write(env.frame(0, camera, size))
+    write(_frame(env, cameras, size))
     outcome = EpisodeResult(spec, False, False, False, 0.0, 0, 0)
     obs = env.new_observation(1)
     while not (outcome.terminated or outcome.truncated):
@@ -56,7 +56,7 @@ def record_episode(
             result = env.step([0], chunk[:, step : step + 1])
             if result.failed[0]:
                 raise SimulatorFailed(f"the simulator failed in task '{spec.task}', initial state {spec.init_state}.")
-            write(env.frame(0, camera, size))
+            write(_frame(env, cameras, size))
             outcome.success |= bool(result.success[0])
             outcome.terminated = bool(result.terminated[0])
             outcome.truncated = bool(result.truncated[0]) and not outcome.terminated
@@ -65,6 +65,11 @@ def record_episode(
             if outcome.terminated or outcome.truncated:
                 break
     return outcome
+
+
+def _frame(env: VecEnv, cameras: Sequence[str], size: int) -> Array:
+    """Env 0 from every camera, uint8 [size, V * size, 3]."""
+    return np.concatenate([env.frame(0, camera, size) for camera in cameras], axis=1)
 
 
 def _observe(env: VecEnv, obs: Observation, spec: EpisodeSpec) -> None:

@@ -11,6 +11,7 @@ from embodied_rl.policy import Policy
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.telemetry.observer import read_evaluation
 from embodied_rl.types import EpisodeSpec
+from embodied_rl.utils.words import sentence
 from embodied_rl.vec_env import VecEnv
 
 
@@ -22,7 +23,7 @@ def record_videos(
     Each is from the first held-out state that the evaluation before the first update measured.
     """
     for spec in _specs(held_out, config, folder):
-        caption = f"{when}: {_short(spec.task).replace('_', ' ')}"
+        caption = f"{when}: {sentence(spec.task)}"
         record_video(env, policy, spec, config.evaluation.mode, video_path(folder, spec.task, when), caption)
 
 

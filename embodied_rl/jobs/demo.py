@@ -18,10 +18,11 @@ from embodied_rl.jobs.videos import record_frames
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.sim.mujoco.vec_env import CONTROL_HZ
-from embodied_rl.telemetry.video import VideoWriter, captioned, write_gif
+from embodied_rl.telemetry.video import VideoWriter, caption_rows, captioned, write_gif
 from embodied_rl.types import Array
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.machine import pick_device
+from embodied_rl.utils.words import sentence
 from embodied_rl.vec_env import SimulatorFailed
 
 if TYPE_CHECKING:
@@ -61,9 +62,10 @@ def run(
             except SimulatorFailed as error:
                 console.say(f"  left out: {error}")
                 continue
-            caption = spec.task.partition("/")[2].replace("_", " ")
+            caption = sentence(spec.task)
             frames += frames[-1:] * round(_STILL_S * hz)
-            film += [captioned(frame, caption, result.success) for frame in frames]
+            rows = caption_rows(map(sentence, states), frames[0].shape[1], flagged=True)  # of all: a film has one size
+            film += [captioned(frame, caption, result.success, rows) for frame in frames]
             won.append(result.success)
             console.say(f"  {'success' if result.success else 'failure'}  {caption}")
     with VideoWriter(path, hz) as video:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -32,12 +33,12 @@ from embodied_rl.jobs.failure_videos import made_films, missing_films, record_fa
 from embodied_rl.sim.wrappers.protocol_env import ProtocolEnv
 from embodied_rl.telemetry.eval_report import EvalPage, rows_of, write_eval_page
 from embodied_rl.telemetry.progress import RunProgress
-from embodied_rl.telemetry.report import replace_text
 from embodied_rl.telemetry.tables import cells, short_labels, success_table, without_reason
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.machine import cpu_count, cpu_name
+from embodied_rl.utils.output import replace_text
 from embodied_rl.utils.signals import Interrupted, StopRequest
-from embodied_rl.utils.words import counted
+from embodied_rl.utils.words import counted, time_spent
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
@@ -62,13 +63,22 @@ def run(
     with EpisodeResultsLog.open(folder, request, ready.marks) as ledger:
         console.facts(_head(stamp, keep))
         with open_evaluation_env(plan, ready.policy, ready.renderer) as env:
+            began, earlier = time.perf_counter(), len(ledger.finished)
             _run_episodes(plan, env, ready.policy, ledger, console)
+            took = _took(time.perf_counter() - began, len(ledger.finished) - earlier, earlier)
             report = summarise(ledger.finished, ready.seen.seen)
-            write_page = _write(folder, stamp if keep else stamp | {"output": None}, ready, plan, report)
+            write_page = _write(folder, stamp if keep else stamp | {"output": None}, ready, plan, report, took)
             console.print(_table(report, plan.premises))
             if keep:
                 console.say(f"report: {folder / 'report.html'}")
             _film(plan, env, ready.policy, report, folder, console, write_page)
+
+
+def _took(seconds: float, episodes: int, earlier: int) -> str:
+    """How long this session's episodes took; '' where it ran none."""
+    if not episodes:
+        return ""
+    return time_spent(seconds) + (f" for {counted(episodes, 'episode')}; {earlier} ran before" if earlier else "")
 
 
 def _head(stamp: Mapping[str, Any], keep: bool) -> list[str]:
@@ -174,8 +184,20 @@ def _run_info(plan: EvaluationPlan, ready: Evaluated, words: str) -> dict[str, A
     }
 
 
+_FIRST = {
+    "policy": "policy",
+    "weights": "weights",
+    "tasks and states": "suite",
+    "overlap with training": "overlap",
+    "protocol": "protocol",
+    "deviations": "deviations",
+    "machine": "machine",
+}
+"""What a reader of the page wants to know first, and its key in the stamp."""
+
+
 def _write(
-    folder: Path, stamp: Mapping[str, Any], ready: Evaluated, plan: EvaluationPlan, report: BenchmarkReport
+    folder: Path, stamp: Mapping[str, Any], ready: Evaluated, plan: EvaluationPlan, report: BenchmarkReport, took: str
 ) -> Callable[[], None]:
     """report.json and report.html in the folder, and the figures where --json says.
 
@@ -197,12 +219,19 @@ def _write(
     replace_text(folder / "report.json", text)
     if command.json:
         command.json.write_text(text, encoding="utf-8")
-    facts = {
+    further = {
         "Protocol": plan.protocol.describe(),
         "Fingerprint": {k: v for k, v in marks.items() if k != "bundles"} | marks["bundles"],
     }
-    title = f"{plan.suite}, protocol {plan.protocol.name}" + (", perturbed" if command.perturb else "")
-    write_page = partial(_write_page, folder, command.videos, EvalPage(title, stamp, report, facts, (), plan.premises))
+    page = EvalPage(
+        title=f"{command.checkpoint} on {plan.suite}" + (", perturbed" if command.perturb else ""),
+        facts={name: stamp[key] for name, key in _FIRST.items()} | {"took": took},
+        run_info=stamp,
+        report=report,
+        further=further,
+        premises=plan.premises,
+    )
+    write_page = partial(_write_page, folder, command.videos, page)
     write_page()
     return write_page
 

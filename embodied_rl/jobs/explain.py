@@ -19,14 +19,16 @@ from embodied_rl.jobs.explain_config import Factor, Side, with_factor
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.sim.libero.protocol import Protocol
 from embodied_rl.sim.wrappers.flip_gripper import FlipGripper
+from embodied_rl.telemetry.pages import write_page
 from embodied_rl.telemetry.pictures import side_by_side, write_png
 from embodied_rl.telemetry.progress import RunProgress
-from embodied_rl.telemetry.report import replace_text
 from embodied_rl.types import Array, EpisodeSpec
 from embodied_rl.utils.console import LastingConsole
-from embodied_rl.utils.words import counted
+from embodied_rl.utils.output import replace_text
+from embodied_rl.utils.words import counted, sentence
 from embodied_rl.vec_env import VecEnv
 
+PAGE = "explain.html"
 PICTURES = 3
 """Factors whose partings are shown in pictures: the first of the ranking."""
 LEVEL = 0.05
@@ -94,7 +96,7 @@ class Budget:
 
 
 def run(first: Side, second: Side | None, found: Sequence[Factor], output: Path, budget: Budget) -> list[Effect]:
-    """Change one factor at a time, write explain.json and pictures into `output`, and print the ranking.
+    """Change one factor at a time, write explain.json, explain.html and pictures into `output`, and print the ranking.
 
     Args:
         first: the side that is changed.
@@ -144,10 +146,51 @@ def run(first: Side, second: Side | None, found: Sequence[Factor], output: Path,
         "factors": [to_json(item) | {"picture": shown.get(item.factor)} for item in effects],
     }
     replace_text(output / "explain.json", json.dumps(result, indent=1) + "\n")
+    _write_page(output, first, second, effects, whole, shown)
     for line in _lines(effects, whole):
         console.say(line)
-    console.say(f"figures and pictures: {output}")
+    console.say(f"page, figures and pictures: {output / PAGE}")
     return effects
+
+
+def _write_page(
+    output: Path,
+    first: Side,
+    second: Side | None,
+    effects: Sequence[Effect],
+    whole: Effect | None,
+    shown: Mapping[str, str],
+) -> None:
+    """The ranking and the pictures as one file."""
+    top = effects[0]
+    rows = [*effects, *([whole] if whole is not None and len(effects) > 1 else [])]
+    decided = top.verdict != "not decided"
+    told = "The interval is of this factor alone." if top.verdict is None else f"The test says: {top.verdict}."
+    captions = {
+        item.factor: f"{item.factor}: {sentence(item.example[0].task)}, initial state {item.example[0].init_state}, "
+        f"step {item.example[1]}; above {item.first}, below {item.second}"
+        for item in effects
+        if item.example is not None
+    }
+    write_page(
+        output / PAGE,
+        "explain.html",
+        title=f"{first.command.checkpoint} on {first.command.suite}",
+        large=f"{top.factor}: {100 * top.difference:+.1f} points" if decided else "Not decided",
+        small=f"The largest difference in success is that of {top.factor}, from {top.first} to {top.second}: "
+        f"{top.difference:+.1%} (95 % interval {top.low:+.1%} to {top.high:+.1%}) on the same "
+        f"{counted(top.episodes, 'episode')}. {told}",
+        first={
+            "first side": first.command.checkpoint,
+            "second side": "each perturbation" if second is None else second.command.checkpoint,
+            "protocol": first.protocol().name,
+            "factors": len(effects),
+            "level": f"{LEVEL:g} for all factors together" if second is None else "",
+        },
+        effects=rows,
+        verdicts=any(item.verdict for item in rows),
+        pictures=[(captions[factor], (output / name).read_bytes()) for factor, name in shown.items()],
+    )
 
 
 def _changed(first: Side, second: Side | None, factor: Factor) -> tuple[Side, Protocol]:

@@ -10,8 +10,9 @@ from embodied_rl.evaluation.benchmark import BenchmarkReport, interleaved
 from embodied_rl.jobs.videos import record_video
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.telemetry.eval_report import FailureVideo
-from embodied_rl.telemetry.report import replace_text
 from embodied_rl.types import EpisodeSpec
+from embodied_rl.utils.output import replace_text
+from embodied_rl.utils.words import sentence
 from embodied_rl.vec_env import SimulatorFailed, VecEnv
 
 _INDEX = "films.json"
@@ -41,7 +42,7 @@ def record_failure(
     Where the simulator breaks now, as it did not when the episode was measured, the film stays missing.
     """
     path, index = film_path(folder, spec), film_index(folder)
-    caption = f"state {spec.init_state}: {spec.task.partition('/')[2].replace('_', ' ')}"
+    caption = f"state {spec.init_state}: {sentence(spec.task)}"
     # Where this run succeeds, the episode does not repeat itself on this machine.
     try:
         index[path.name] = record_video(env, policy, spec, mode, path, caption, on_frame).success

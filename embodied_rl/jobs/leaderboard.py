@@ -21,13 +21,13 @@ from embodied_rl.jobs.leaderboard_cells import CellWork, read_cell, run_cell, ru
 from embodied_rl.jobs.leaderboard_config import Leaderboard
 from embodied_rl.jobs.leaderboard_figures import Measured, figures_of
 from embodied_rl.jobs.leaderboard_films import films_of
-from embodied_rl.telemetry.leaderboard_media import Extras
-from embodied_rl.telemetry.leaderboard_page import lost_words, write_leaderboard_page
+from embodied_rl.telemetry.leaderboard_page import Extras, write_leaderboard_page
 from embodied_rl.telemetry.progress import RunProgress
-from embodied_rl.telemetry.report import replace_text
+from embodied_rl.telemetry.tables import lost_words
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.lock import LOCK, locked
 from embodied_rl.utils.machine import cpu_count, cpu_name
+from embodied_rl.utils.output import replace_text
 from embodied_rl.utils.signals import Interrupted, StopRequest
 from embodied_rl.utils.words import counted
 from embodied_rl.utils.work_pool import WorkPool

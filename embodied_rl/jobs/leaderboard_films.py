@@ -6,7 +6,7 @@ from embodied_rl.evaluation.benchmark import summarise
 from embodied_rl.jobs.failure_videos import failures, film_index, film_path
 from embodied_rl.jobs.leaderboard_board import OpenBoard
 from embodied_rl.jobs.leaderboard_cells import read_cell
-from embodied_rl.telemetry.leaderboard_media import Film
+from embodied_rl.telemetry.leaderboard_page import Film
 
 
 def films_of(it: OpenBoard) -> list[Film]:

@@ -27,9 +27,9 @@ from embodied_rl.rewards.base import Judge
 from embodied_rl.rewards.card import HIGH, JudgedEpisode, auc, rewarded_failures, time_correlations
 from embodied_rl.rewards.config import PromptConfig
 from embodied_rl.rewards.progress import ProgressModel, load_progress, save_progress
-from embodied_rl.telemetry.report import replace_text
 from embodied_rl.training.progress import fit_progress
 from embodied_rl.utils.machine import pick_device
+from embodied_rl.utils.output import replace_text
 from embodied_rl.utils.words import counted
 from embodied_rl.version import __version__
 

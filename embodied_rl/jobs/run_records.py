@@ -9,8 +9,9 @@ from typing import Any
 
 from embodied_rl.config.train import TrainConfig, kind_of, load_yaml, to_dict
 from embodied_rl.errors import UserError
+from embodied_rl.evaluation.change import Change, paired_change
+from embodied_rl.evaluation.evaluate import EvalReport
 from embodied_rl.evaluation.forecast import Forecast, Rate, forecast
-from embodied_rl.evaluation.paired import paired_interval
 from embodied_rl.jobs.run_folder import CONFIG_FILE, MAY_DIFFER, RUN_INFO, flat, read_run_info
 from embodied_rl.telemetry.metrics import read_metrics
 from embodied_rl.telemetry.observer import evaluation_path, read_evaluation
@@ -131,29 +132,21 @@ def session_changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict
     return {name: (first.get(name), second.get(name)) for name in names if first.get(name) != second.get(name)}
 
 
-def paired_ends(first: RunRecord, second: RunRecord) -> tuple[float, float, float, int] | None:
-    """Success of the first run's newest evaluation minus the second's, on the states that both measured.
+def paired_ends(first: RunRecord, second: RunRecord) -> Change | None:
+    """The first run's newest evaluation minus the second's, on the states that both measured.
 
-    Returns:
-        (difference, low, high, number of states); None where they share none, as where a task does not repeat itself.
+    None where they share none, as where a task does not repeat itself.
     """
-    one, two = (_outcomes(record) for record in (first, second))
-    shared = [key for key in one if key in two]
-    if not shared:
-        return None
-    return (*paired_interval([one[key] for key in shared], [two[key] for key in shared]), len(shared))
+    one, two = (_newest(record) for record in (first, second))
+    return None if one is None or two is None else paired_change(two, one)
 
 
-def _outcomes(record: RunRecord) -> dict[tuple[str, int], float]:
-    """Success of the newest evaluation by task and initial state."""
+def _newest(record: RunRecord) -> EvalReport | None:
+    """The newest evaluation, episode by episode."""
     steps = list(record.evaluations())
-    path = evaluation_path(record.folder, steps[-1]) if steps else None
-    if path is None or not path.is_file():
-        return {}
-    report = read_evaluation(record.folder, steps[-1])
-    if not report.repeatable:
-        return {}
-    return {(result.spec.task, result.spec.init_state): float(result.success) for result in report.results}
+    if not steps or not evaluation_path(record.folder, steps[-1]).is_file():
+        return None
+    return read_evaluation(record.folder, steps[-1])
 
 
 def _figure(row: Mapping[str, float]) -> str:

@@ -2,63 +2,97 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
-from embodied_rl.config.train import load_yaml
+from embodied_rl.config.train import kind_of
 from embodied_rl.errors import UserError
+from embodied_rl.evaluation.change import paired_change
 from embodied_rl.evaluation.evaluate import EvalReport
 from embodied_rl.jobs.before_after_videos import video_path
-from embodied_rl.jobs.run_folder import read_run_info
+from embodied_rl.jobs.run_folder import CONFIG_FILE
+from embodied_rl.jobs.run_records import RunRecord, read_record
 from embodied_rl.learner.checkpoint import STATE, Checkpoints, verify
 from embodied_rl.rollout.broken_states import name_states
-from embodied_rl.telemetry.curve import curve_of, draw_curve
-from embodied_rl.telemetry.metrics import read_metrics
 from embodied_rl.telemetry.observer import evaluation_path, read_evaluation
 from embodied_rl.telemetry.report import Clip, Outcome, Report, write_report
 from embodied_rl.telemetry.tables import cells, short_labels, success_table
-from embodied_rl.telemetry.trace import draw_gantt, first_iterations
+from embodied_rl.telemetry.trace import draw_timeline, first_iterations
 from embodied_rl.utils.profiler import Span
-from embodied_rl.utils.words import counted, moved
+from embodied_rl.utils.words import counted, moved, time_spent
 
-GANTT = "timeline.png"
+TIMELINE = "timeline.svg"
 
 
 def write_run_report(folder: Path) -> None:
-    """Write report.html and, where matplotlib is installed, learning_curve.png; leaves a run without evaluation alone.
+    """Write report.html; leaves a run without evaluation alone.
 
-    Works on a run that was stopped: the columns 'after' then say so.
+    Works on a run that goes on or was stopped: the columns 'after' are then of its newest evaluation.
     """
-    outcomes = _outcomes(folder)
+    record, timeline = read_record(folder), folder / TIMELINE
+    outcomes, updates = _outcomes(record)
     if not outcomes:
         return
-    stamp = read_run_info(folder)[-1]
-    rows = read_metrics(folder / "metrics.jsonl")
-    title = f"{stamp['suite'].partition(',')[0]}, {stamp['algorithm'].partition(',')[0]}, seed {stamp['seed']}"
-    curve = draw_curve(curve_of(rows), title) if importlib.util.find_spec("matplotlib") else None
-    if curve:
-        (folder / "learning_curve.png").write_bytes(curve)
-    else:
-        stamp["learning curve"] = "not drawn: pip install 'embodied-rl[report]'"
-    config = (folder / "config.yaml").read_text(encoding="utf-8")
-    chart = folder / GANTT
-    gantt = chart.read_bytes() if chart.is_file() else None
-    clips, left_out = _clips(folder, outcomes), _left_out(folder)
-    write_report(folder / "report.html", Report(title, stamp, outcomes, config, rows, curve, clips, gantt, left_out))
+    config, stamp = record.config, record.sessions[-1]
+    report = Report(
+        title=f"{kind_of('policy', config.policy)} on {config.suite}, {kind_of('algorithm', config.algorithm)}, "
+        f"seed {config.seed}",
+        state="Training run, " + ("finished" if record.finished else _progress(record)),
+        when=f"after {counted(updates, 'update')}" if updates else "after",
+        facts=_facts(record),
+        run_info=stamp,
+        outcomes=outcomes,
+        config=(folder / CONFIG_FILE).read_text(encoding="utf-8"),
+        metrics=record.metrics,
+        clips=_clips(folder, outcomes),
+        timeline=timeline.read_text(encoding="utf-8") if timeline.is_file() else "",
+        left_out=_left_out(folder),
+    )
+    write_report(folder / "report.html", report)
 
 
-def write_gantt(folder: Path, spans: Sequence[Span], title: str) -> None:
-    """Draw who did what in the first iterations into the run's folder; nothing without matplotlib."""
-    if spans and importlib.util.find_spec("matplotlib"):
-        (folder / GANTT).write_bytes(draw_gantt(first_iterations(spans), title))
+def write_timeline(folder: Path, spans: Sequence[Span], title: str) -> None:
+    """Draw who did what in the first iterations into the run's folder."""
+    if spans:
+        (folder / TIMELINE).write_text(draw_timeline(first_iterations(spans), title), encoding="utf-8")
+
+
+def _progress(record: RunRecord) -> str:
+    return f"{record.updates} of {counted(record.config.iterations, 'update')} so far"
+
+
+def _facts(record: RunRecord) -> dict[str, Any]:
+    """Whose score it is, of what, and how long it took."""
+    config, stamp = record.config, record.sessions[-1]
+    tasks = counted(len(config.tasks), "task") if config.tasks else stamp.get("suite", config.suite).partition(":")[0]
+    return {
+        "policy": stamp.get("policy"),
+        "weights before training": stamp.get("weights"),
+        "tasks": tasks,
+        "training": stamp.get("algorithm"),
+        "schedule": stamp.get("scheduler"),
+        "took": _took(record),
+        "machine": stamp.get("machine"),
+        "overlap with training": stamp.get("overlap"),
+    }
+
+
+def _took(record: RunRecord) -> str:
+    """All sessions that said so; before one has ended, its updates."""
+    seconds = [session["seconds"] for session in record.sessions if "seconds" in session]
+    if len(seconds) == len(record.sessions):
+        cpu = sum(session["cpu_seconds"] for session in record.sessions)
+        return f"{time_spent(sum(seconds))}, evaluations and films too; {time_spent(cpu)} of CPU time"
+    updates = sum(row.get("time/iteration") or 0.0 for row in record.metrics)
+    return f"{time_spent(updates)} so far for its updates, evaluations and films apart"
 
 
 def result_table(folder: Path) -> Table:
     """Success on held-out states before and after, with Wilson intervals."""
-    outcomes = _outcomes(folder)
+    outcomes, _ = _outcomes(read_record(folder))
     labels = ["all tasks", *short_labels([outcome.label for outcome in outcomes[1:]])]
     rows = [(label, (cells(outcome.before), _after(outcome))) for label, outcome in zip(labels, outcomes, strict=True)]
     what = "success" if outcomes[0].before.has_success else "mean return"
@@ -74,14 +108,24 @@ def _after(outcome: Outcome) -> tuple[str, str]:
     return value, f"{interval}\n{moved(outcome.before.mean_return, outcome.after.mean_return)}"
 
 
-def _outcomes(folder: Path) -> list[Outcome]:
-    """All tasks together, then each; empty before the first evaluation."""
-    before = _evaluation(folder, 0)
+def _outcomes(record: RunRecord) -> tuple[list[Outcome], int]:
+    """All tasks together, then each, and how many updates the newest evaluation comes after.
+
+    No outcomes before the first evaluation; 0 updates before there is a second one.
+    """
+    before = _evaluation(record.folder, 0)
     if before is None:
-        return []
-    after = _evaluation(folder, load_yaml(folder / "config.yaml").iterations)
-    each = [Outcome(task, score, after.tasks[task] if after else None) for task, score in before.tasks.items()]
-    return [Outcome("all tasks", before.overall, after.overall if after else None), *each]
+        return [], 0
+    updates = max(record.evaluations(), default=0)
+    after = _evaluation(record.folder, updates) if updates else None
+    if after is None:
+        return [Outcome("all tasks", before.overall), *(Outcome(*item) for item in before.tasks.items())], 0
+    total = Outcome("all tasks", before.overall, after.overall, paired_change(before, after))
+    each = [
+        Outcome(task, score, after.tasks[task], paired_change(before, after, task))
+        for task, score in before.tasks.items()
+    ]
+    return [total, *each], updates
 
 
 def _evaluation(folder: Path, iteration: int) -> EvalReport | None:

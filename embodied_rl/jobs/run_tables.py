@@ -11,8 +11,8 @@ from embodied_rl import configs
 from embodied_rl.errors import UserError
 from embodied_rl.jobs.recipe_cards import RecipeCard, card_for
 from embodied_rl.jobs.run_records import RunRecord, config_changes, find_runs, paired_ends, read_record, session_changes
-from embodied_rl.telemetry.report import replace_text
-from embodied_rl.telemetry.tables import NOT_REPEATABLE
+from embodied_rl.telemetry.tables import NOT_REPEATABLE, change_words
+from embodied_rl.utils.output import replace_text
 from embodied_rl.utils.words import counted, file_size, time_spent
 
 _SHOWN = (
@@ -145,11 +145,10 @@ def pair_lines(first: RunRecord, second: RunRecord) -> list[str]:
             ends = f"newest evaluations: {first.ends()[-1]} and {second.ends()[-1]}"
             why = f"{ends}; no difference state by state, as the task does not repeat an episode from its seed"
         return [*lines, f"  {why}"]
-    difference, low, high, count = paired
     return [
         *lines,
-        f"  newest evaluations: {_newest(first)} and {_newest(second)}; difference {difference:+.1%} "
-        f"({low:+.1%} to {high:+.1%}) on the same {counted(count, 'state')}, of these two runs alone",
+        f"  newest evaluations: {_newest(first)} and {_newest(second)}; difference {change_words(paired)}, of these "
+        "two runs alone",
     ]
 
 

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import ipaddress
 import logging
-import re
 import signal
 import socket
 from collections.abc import Mapping
@@ -29,7 +28,7 @@ from embodied_rl.sim.libero.protocol import NATIVE, PROTOCOLS
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.machine import pick_device
 from embodied_rl.utils.suites import SUITES, TABLETOP_SUITES, base_suite
-from embodied_rl.utils.words import counted
+from embodied_rl.utils.words import counted, sentence
 from embodied_rl.version import __version__
 
 if TYPE_CHECKING:
@@ -218,15 +217,10 @@ def trained_on(provenance: Mapping[str, Any]) -> dict[str, Any]:
         from embodied_rl.sim.tabletop import problems
 
         names = list(problems(suite))
-    tasks = provenance.get("instructions") or sorted({_instruction_of(name) for name in names})
+    tasks = provenance.get("instructions") or sorted({sentence(name) for name in names})
     like_libero = base_suite(suite or "") in (*TABLETOP_SUITES, *SUITES)
     known = {"embodiment": "libero" if like_libero else suite, "tasks": tasks if 0 < len(tasks) <= MAX_LIST else None}
     return known | {"views": provenance.get("views")}
-
-
-def _instruction_of(task: str) -> str:
-    """A built-in task's name is its instruction, behind the suite's and LIBERO's scene's."""
-    return re.sub(r"^[A-Z_]+SCENE\d+_", "", task.rpartition("/")[2]).replace("_", " ")
 
 
 def metadata(about: dict[str, Any], spec: PolicySpec, pipeline: str, request: ServeRequest) -> dict[str, Any]:

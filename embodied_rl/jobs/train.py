@@ -18,7 +18,7 @@ from embodied_rl.factory.tasks import LIBERO_SUITES, libero_notice
 from embodied_rl.jobs.before_after_videos import record_videos
 from embodied_rl.jobs.ranks import RunRanks, dismiss, lead, open_together, settings_of
 from embodied_rl.jobs.run_folder import check_unchanged, end_session, is_finished, write_run_info
-from embodied_rl.jobs.run_report import result_table, write_gantt, write_run_report
+from embodied_rl.jobs.run_report import result_table, write_run_report, write_timeline
 from embodied_rl.jobs.train_setup import Given, RunSetup, load_command, run_info
 from embodied_rl.learner.checkpoint import POLICY, Checkpoints, iteration_of, verify
 from embodied_rl.learner.distributed.join import joined
@@ -149,9 +149,8 @@ def _timeline(config: TrainConfig, profiler: Profiler, folder: Path) -> Iterator
         if config.trace:
             write_trace(Path(config.trace), profiler.spans)
         if isinstance(config.scheduler, PipelinedConfig):
-            write_gantt(
-                folder, profiler.spans, f"{counted(config.scheduler.env_groups or 0, 'stage')}, {config.scheduler.mode}"
-            )
+            groups = counted(config.scheduler.env_groups or 0, "env group")
+            write_timeline(folder, profiler.spans, f"{groups}, {config.scheduler.mode}")
 
 
 def _train(setup: RunSetup, ranks: RunRanks, console: LastingConsole, begun: Callable[[], None]) -> TrainOutcome:
@@ -164,6 +163,7 @@ def _train(setup: RunSetup, ranks: RunRanks, console: LastingConsole, begun: Cal
     def measured(updates: int) -> None:
         if updates == 0:  # after the evaluation, so that figures come first
             _film(setup, config, folder, "before", console)
+        write_run_report(folder)
 
     def counted() -> dict[str, float]:
         cache = setup.policy.traits.prefix_cache

@@ -8,17 +8,18 @@ from pathlib import Path
 from embodied_rl.evaluation.record import record_episode
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.rollout.retries import EVALUATION_ATTEMPTS
-from embodied_rl.telemetry.video import VideoWriter, captioned
+from embodied_rl.telemetry.video import VideoWriter, caption_rows, captioned
 from embodied_rl.types import Array, EpisodeResult, EpisodeSpec
 from embodied_rl.vec_env import SimulatorFailed, VecEnv
 
-_SIZE = 256
+FRAME_SIZE = 256
+"""Pixels: height and width of one camera's picture in a film."""
 
 
 def record_frames(
     env: VecEnv, policy: Policy, spec: EpisodeSpec, mode: ActMode, on_frame: Callable[[], None] | None = None
 ) -> tuple[EpisodeResult, list[Array]]:
-    """Run `spec` in env 0; its result and its frames of the first camera, uint8 [256, 256, 3].
+    """Run `spec` in env 0; its result and its frames of all cameras side by side, uint8 [256, V * 256, 3].
 
     on_frame: called after each frame; what it raises ends the recording.
 
@@ -26,7 +27,7 @@ def record_frames(
         SimulatorFailed: the simulator broke three times.
         NotImplementedError: it draws no pictures.
     """
-    camera = next(iter(env.info.cameras), "")
+    cameras = env.info.cameras or ("",)  # without one, the simulator's own view
     frames: list[Array] = []
 
     def write(frame: Array) -> None:
@@ -37,7 +38,7 @@ def record_frames(
     for _ in range(EVALUATION_ATTEMPTS):
         frames.clear()
         try:
-            return record_episode(env, policy, spec, mode, camera=camera, size=_SIZE, write=write), frames
+            return record_episode(env, policy, spec, mode, cameras=cameras, size=FRAME_SIZE, write=write), frames
         except SimulatorFailed:
             continue
     raise SimulatorFailed(
@@ -61,6 +62,7 @@ def record_video(
     """
     result, frames = record_frames(env, policy, spec, mode, on_frame)
     with VideoWriter(path, env.info.control_hz) as video:
+        rows = caption_rows([caption], frames[0].shape[1])
         for frame in frames:
-            video.write(captioned(frame, caption))
+            video.write(captioned(frame, caption, rows=rows))
     return result

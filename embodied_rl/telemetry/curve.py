@@ -1,13 +1,12 @@
-"""The learning curve as a PNG: success, or the mean return, against training episodes, with 95 % bands."""
+"""The learning curve: success, or the mean return, against training episodes, with 95 % intervals."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from embodied_rl.errors import UserError
+from embodied_rl.telemetry.plots import Line, Plot
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,29 +42,34 @@ def curve_of(rows: Sequence[Mapping[str, Any]]) -> Curve:
     return curve
 
 
-def draw_curve(curve: Curve, title: str) -> bytes:
-    """The picture as PNG bytes. Raises UserError without matplotlib."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UserError("the learning curve needs matplotlib: pip install 'embodied-rl[report]'.") from error
-    figure = Figure(figsize=(7, 4), layout="constrained")  # no pyplot: no global state, safe in any thread
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    if curve.rollout:
-        axes.plot(curve.rollout_episodes, curve.rollout, color="#9aa5b1", label="training rollouts (sampled)")
-    if curve.held_out:
-        rate, low, high = zip(*curve.held_out, strict=True)
-        axes.fill_between(curve.held_out_episodes, low, high, color="#1f6feb", alpha=0.18, linewidth=0)
-        axes.plot(curve.held_out_episodes, rate, "o-", color="#1f6feb", label="held-out states (95 % band)")
-    axes.set(xlabel="training episodes", ylabel="mean return" if curve.by_return else "success rate")
-    if not curve.by_return:
-        axes.set(ylim=(-0.02, 1.02))
-    axes.set_title(title, fontsize="medium", parse_math=False)
-    axes.grid(alpha=0.25)
-    if curve.rollout or curve.held_out:
-        axes.legend(loc="lower right", frameon=False)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=130)
-    return picture.getvalue()
+def plots_of(rows: Sequence[Mapping[str, Any]]) -> list[Plot]:
+    """What a run's page draws: success (or the mean return), and whether the update is sound.
+
+    rows: lines of a metrics file. A quantity that no line has is left out, as a critic's is where there is none.
+    """
+    curve = curve_of(rows)
+    held_out = [(x, *point) for x, point in zip(curve.held_out_episodes, curve.held_out, strict=True)]
+    rollout = list(zip(curve.rollout_episodes, curve.rollout, strict=True))
+    lines = [Line("held-out states, with 95 % intervals", held_out), Line("training rollouts", rollout, faint=True)]
+    title = "Mean return" if curve.by_return else "Success"
+    plots = [Plot(title, lines, rates=not curve.by_return, large=True)]
+    for name, title, note in _OF_UPDATES:
+        points, seen = [], 0.0
+        for row in rows:
+            seen += row.get("rollout/episodes") or 0.0
+            if row.get(name) is not None:
+                points.append((seen, row[name]))
+        plots.append(Plot(title, [Line(title, points)], note))
+    return [plot for plot in plots if any(line.points for line in plot.lines)]
+
+
+_OF_UPDATES = (
+    ("train/approx_kl", "KL divergence", "how far an update moves the policy; a jump is an update too large"),
+    ("train/entropy", "Entropy", "of the actions; near 0 nothing new is tried"),
+    (
+        "train/explained_variance",
+        "Explained variance",
+        "of the returns, by the critic; 1 is perfect, below 0 is useless",
+    ),
+    ("train/value_loss", "Value loss", "the critic's error"),
+)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from embodied_rl.evaluation.benchmark import BenchmarkReport, Tally
-from embodied_rl.telemetry.report import data_uri, folded, headline, page, pairs, rate_cell, replace_text, section
+from embodied_rl.telemetry.pages import write_page
 from embodied_rl.telemetry.tables import interval_words
-from embodied_rl.utils.words import counted
+from embodied_rl.types import EpisodeSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +26,23 @@ class FailureVideo:
 
 @dataclass(frozen=True, slots=True)
 class EvalPage:
-    """run_info: what ran, in words; facts: further tables by heading (protocol, fingerprint, ...).
+    """What the page shows.
 
-    premises: by task and evaluated initial state, what fails of what the task says; empty where nobody judged.
+    Args:
+        title: the policy and what it is evaluated on.
+        facts: what a reader wants to know first, by name.
+        run_info: all of what ran.
+        report: what was found.
+        further: further tables by heading (protocol, fingerprint, ...).
+        videos: of failures.
+        premises: by task and evaluated initial state, what fails of what the task says; empty where nobody judged.
     """
 
     title: str
+    facts: Mapping[str, Any]
     run_info: Mapping[str, Any]
     report: BenchmarkReport
-    facts: Mapping[str, Mapping[str, Any]]
+    further: Mapping[str, Mapping[str, Any]]
     videos: Sequence[FailureVideo] = ()
     premises: Mapping[str, Mapping[int, Sequence[str]]] = field(default_factory=dict)
 
@@ -48,61 +55,26 @@ def rows_of(report: BenchmarkReport) -> list[tuple[str, Tally]]:
 
 def write_eval_page(path: Path, content: EvalPage) -> None:
     """Write the page; one that is there is replaced whole."""
-    videos = "".join(map(_video, content.videos))
     once = content.report.overall.once
-    parts = [
-        f"<h1>{escape(content.title)}</h1>",
-        headline(
-            f"{once.rate:.1%}", f"{once.successes} of {once.episodes} episodes, 95 % interval {interval_words(once)}."
-        ),
-        section("Each task", _table(content.report, content.premises)),
-        section("Initial states that are not what the task says", _premises(content)) if _failing(content) else "",
-        section("Failures", videos) if videos else "",
-        folded("What ran", pairs(content.run_info)),
-        *(folded(heading, pairs(values)) for heading, values in content.facts.items() if values),
-    ]
-    replace_text(path, page(content.title, parts))
+    write_page(
+        path,
+        "evaluation.html",
+        title=content.title,
+        page=content,
+        large=f"{once.rate:.1%}",
+        small=f"Success in {once.successes} of {once.episodes} episodes, 95 % interval {interval_words(once)}; "
+        f"{once.mean_steps:.0f} steps an episode.",
+        rows=rows_of(content.report),
+        at_end=content.report.overall.at_end is not None,
+        failing=_failing(content),
+    )
 
 
-def _table(report: BenchmarkReport, premises: Mapping[str, Mapping[int, Sequence[str]]]) -> str:
-    judged = "<th>premise fails in</th>" if premises else ""
-    head = f"<tr><th>task</th><th>success once</th><th>success at end</th><th>steps</th>{judged}</tr>"
-    rows = []
-    for index, (label, tally) in enumerate(rows_of(report)):
-        values = f"{rate_cell(tally.once)}{rate_cell(tally.at_end)}<td>{tally.once.mean_steps:.0f}</td>"
-        if premises:
-            values += f"<td>{_count(premises[label]) if label in premises else ''}</td>"
-        total = " class='total'" if index == 0 else ""
-        rows.append(f"<tr{total}><td>{escape(label)}</td>{values}</tr>")
-    return f"<div class='wide'><table>{head}{''.join(rows)}</table></div>"
-
-
-def _count(failed: Mapping[int, Sequence[str]]) -> str:
-    return counted(len(failed), "state") if failed else "none"
-
-
-def _failing(content: EvalPage) -> bool:
-    return any(content.premises.values())
-
-
-def _premises(content: EvalPage) -> str:
-    """A row for each episode from a state in which a premise fails."""
-    head = "<tr><th>task</th><th>initial state</th><th>what is the case there</th><th>episode</th></tr>"
-    rows = []
+def _failing(content: EvalPage) -> list[tuple[EpisodeSpec, Sequence[str], str]]:
+    """The episodes from states in which a premise fails, what fails there, and how each ended."""
+    found = []
     for outcome in content.report.outcomes:
         spec = outcome.result.spec
         if texts := content.premises.get(spec.task, {}).get(spec.init_state):
-            result = "success" if outcome.result.success else "failure"
-            what = escape("; ".join(texts))
-            rows.append(
-                f"<tr><td>{escape(spec.task)}</td><td>{spec.init_state}</td><td>{what}</td><td>{result}</td></tr>"
-            )
-    return f"<div class='wide'><table>{head}{''.join(rows)}</table></div>"
-
-
-def _video(film: FailureVideo) -> str:
-    note = " (this second run of it succeeded: it does not repeat itself on this machine)" if film.succeeded else ""
-    return (
-        f"<figure><video controls loop muted playsinline src='{data_uri('video/mp4', film.video)}'></video>"
-        f"<figcaption>{escape(film.task)}, initial state {film.init_state}{note}</figcaption></figure>"
-    )
+            found.append((spec, texts, "success" if outcome.result.success else "failure"))
+    return found

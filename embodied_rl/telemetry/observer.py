@@ -9,9 +9,9 @@ from pathlib import Path
 from embodied_rl.evaluation.evaluate import EvalReport
 from embodied_rl.telemetry.metrics import MetricsLog
 from embodied_rl.telemetry.progress import RunProgress
-from embodied_rl.telemetry.report import replace_text
 from embodied_rl.telemetry.tables import cells, interval_words
 from embodied_rl.types import EpisodeResult
+from embodied_rl.utils.output import replace_text
 
 
 class RunObserver:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from rich.table import Table
 
+from embodied_rl.evaluation.change import Change
 from embodied_rl.evaluation.evaluate import Score
 from embodied_rl.utils.words import counted
 
@@ -43,6 +45,12 @@ def lost_of(score: Score) -> str:
     return f"not measured: {score.not_measured} of {score.not_measured + score.episodes}"
 
 
+def lost_words(score: Mapping[str, Any]) -> str:
+    """', not measured: 2 of 52' of a score in leaderboard.json; '' where all was measured."""
+    lost = score.get("not_measured", 0)
+    return f", not measured: {lost} of {lost + score['episodes']}" if lost else ""
+
+
 def figure(score: Score) -> str:
     """What counts: '62.0%', or the mean return '-153.2' where the tasks have no success flag."""
     return f"{score.rate:.1%}" if score.has_success else f"{score.mean_return:.1f}"
@@ -54,6 +62,19 @@ def change(before: Score, after: Score) -> str:
     if after.has_success:
         return f"success {words}"
     return f"mean return {words} ({after.mean_return - before.mean_return:+.1f})"
+
+
+def change_cells(change: Change) -> tuple[str, str]:
+    """'+22.8 points' and '+16.1 to +29.0'; of mean returns '+1050.2' and '+990.1 to +1110.3'."""
+    scale = 100.0 if change.has_success else 1.0
+    difference, low, high = (f"{scale * value:+.1f}" for value in (change.difference, change.low, change.high))
+    return difference + (" points" if change.has_success else ""), f"{low} to {high}"
+
+
+def change_words(change: Change) -> str:
+    """'+22.8 points (95 % interval +16.1 to +29.0) on the same 250 initial states'."""
+    difference, interval = change_cells(change)
+    return f"{difference} (95 % interval {interval}) on the same {counted(change.states, 'initial state')}"
 
 
 def short_labels(tasks: Sequence[str]) -> list[str]:

@@ -1,13 +1,14 @@
-"""A run's timeline for people: a Chrome trace (chrome://tracing, ui.perfetto.dev) and a Gantt chart as PNG."""
+"""A run's timeline for people: a Chrome trace (chrome://tracing, ui.perfetto.dev) and a Gantt chart as SVG."""
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from embodied_rl.errors import UserError
+from embodied_rl.telemetry.pages import render
+from embodied_rl.telemetry.plots import ticks
 from embodied_rl.utils.profiler import LEARNER, Span
 
 _COLOURS = {
@@ -61,28 +62,37 @@ def first_iterations(spans: Sequence[Span], count: int = 2) -> list[Span]:
     return [span for span in spans if span.begin < until]
 
 
-def draw_gantt(spans: Sequence[Span], title: str) -> bytes:
-    """A row a worker, a bar a span, as PNG bytes. Raises UserError without matplotlib."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UserError("the Gantt chart needs matplotlib: pip install 'embodied-rl[report]'.") from error
-    names = workers_of(spans)
-    start = min(span.begin for span in spans)
-    figure = Figure(figsize=(9, 1.2 + 0.35 * len(names)), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    for stage in dict.fromkeys(span.name for span in spans):
+def draw_timeline(spans: Sequence[Span], title: str) -> str:
+    """A row a worker, a bar a span, as SVG that stands alone or in a page."""
+    names, start = workers_of(spans), min(span.begin for span in spans)
+    seconds = max(span.end for span in spans) - start
+    scale = (_WIDTH - _LEFT) / (seconds or 1.0)
+    stages = list(dict.fromkeys(span.name for span in spans))
+    bars = []
+    for stage in stages:
+        path = ""
         for row, name in enumerate(names):
-            bars = [(s.begin - start, s.end - s.begin) for s in spans if (s.name, s.worker) == (stage, name)]
-            axes.broken_barh(bars, (row - 0.4, 0.8), facecolors=_COLOURS.get(stage, "#6e7781"))
-        axes.plot([], [], "s", color=_COLOURS.get(stage, "#6e7781"), label=stage)
-    axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
-    axes.set(xlabel="seconds")
-    axes.set_title(title, fontsize="medium", parse_math=False)
-    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=110)
-    return picture.getvalue()
+            times = [(s.begin - start, s.end - start) for s in spans if (s.name, s.worker) == (stage, name)]
+            for begin, end in _merged(times, _LEAST / scale):
+                width = max(_LEAST, (end - begin) * scale)
+                path += f"M{_LEFT + begin * scale:.1f} {row * _ROW + 3}h{width:.1f}v{_ROW - 6}h-{width:.1f}z"
+        bars.append((stage, _COLOURS.get(stage, "#6e7781"), path))
+    marks = [(round(_LEFT + tick * scale, 1), f"{tick:g}") for tick in ticks(0.0, seconds) if tick <= seconds]
+    return render("timeline.svg", title=title, width=_WIDTH, left=_LEFT, row=_ROW, names=names, bars=bars, ticks=marks)
+
+
+_WIDTH, _LEFT, _ROW = 960, 90, 24
+"""Pixels: of the drawing, of its names, of a worker's row."""
+_LEAST = 0.5
+"""Pixels of a bar, at least; bars that lie closer together become one, so that 20,000 spans stay a small file."""
+
+
+def _merged(times: Sequence[tuple[float, float]], gap: float) -> list[tuple[float, float]]:
+    """Intervals by their begin; those less than `gap` apart are one."""
+    merged: list[tuple[float, float]] = []
+    for begin, end in sorted(times):
+        if merged and begin - merged[-1][1] < gap:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((begin, end))
+    return merged

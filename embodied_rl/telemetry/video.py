@@ -6,7 +6,7 @@ For recordings that a policy learns from, which must be lossless, see `embodied_
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +21,7 @@ from av.video.frame import VideoFrame
 from embodied_rl.types import Array
 
 CAPTION_HEIGHT = 24
-"""Pixels that `captioned` adds above the picture."""
+"""Pixels of a line that `captioned` adds above the picture."""
 _INK, _PAPER = (235, 235, 235), (24, 24, 28)
 _TEXT_SCALE = 0.42
 
@@ -121,28 +121,61 @@ def tile(images: Array | Sequence[Array], scale: int = 1) -> Array:
     return np.repeat(np.repeat(row, scale, axis=0), scale, axis=1)
 
 
-def captioned(frame: Array, caption: str, success: bool | None = None) -> Array:
-    """Add a line of text above the frame, uint8 [H, W, 3] to [H + CAPTION_HEIGHT, W, 3]; text too long is shortened.
+def captioned(frame: Array, caption: str, success: bool | None = None, rows: int = 1) -> Array:
+    """Add lines of text above the frame, uint8 [H, W, 3] to [H + rows * CAPTION_HEIGHT, W, 3].
 
-    success: True or False puts SUCCESS (green) or FAIL (red) at the right end.
+    Args:
+        frame: uint8 [H, W, 3].
+        caption: wrapped at words; what `rows` lines have no room for is left out (see `caption_rows`).
+        success: True or False puts SUCCESS (green) or FAIL (red) at the right end of the first line.
+        rows: how many lines.
     """
-    width = frame.shape[1]
-    bar = np.full((CAPTION_HEIGHT, width, 3), _PAPER, np.uint8)
-    room = width - 8
+    width, room = frame.shape[1], _room(frame.shape[1], flagged=success is not None)
+    bar = np.full((rows * CAPTION_HEIGHT, width, 3), _PAPER, np.uint8)
     if success is not None:
         word, ink = ("SUCCESS", (90, 220, 110)) if success else ("FAIL", (240, 90, 80))
-        room -= _text_width(word) + 8
-        _put(bar, word, width - 4 - _text_width(word), ink)
-    text = caption
-    while text and _text_width(text if text == caption else text + "...") > room:
-        text = text[:-1]
-    _put(bar, text if text == caption else text + "...", 4, _INK)
+        _put(bar, word, width - 4 - _text_width(word), 0, ink)
+    lines = _wrapped(caption, room)
+    if len(lines) > rows:
+        lines[rows - 1] = _shortened(" ".join(lines[rows - 1 :]), room)
+    for row, line in enumerate(lines[:rows]):
+        _put(bar, line, 4, row, _INK)
     return np.concatenate([bar, frame], axis=0)
+
+
+def caption_rows(captions: Iterable[str], width: int, *, flagged: bool = False) -> int:
+    """How many lines the longest of `captions` needs above frames of `width` pixels; flagged: beside SUCCESS."""
+    return max(len(_wrapped(caption, _room(width, flagged=flagged))) for caption in captions)
+
+
+def _room(width: int, *, flagged: bool) -> int:
+    return width - 8 - (_text_width("SUCCESS") + 8 if flagged else 0)
+
+
+def _wrapped(text: str, room: int) -> list[str]:
+    """Lines of at most `room` pixels; a word that is wider than a line is shortened."""
+    lines = [""]
+    for word in text.split():
+        longer = f"{lines[-1]} {word}".strip()
+        if lines[-1] and _text_width(longer) > room:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return [_shortened(line, room) for line in lines]
+
+
+def _shortened(text: str, room: int) -> str:
+    """What fits; '...' at the end where something is left out."""
+    kept = text
+    while kept and _text_width(kept if kept == text else f"{kept}...") > room:
+        kept = kept[:-1]
+    return kept if kept == text else f"{kept}..."
 
 
 def _text_width(text: str) -> int:
     return cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, _TEXT_SCALE, 1)[0][0]
 
 
-def _put(bar: Array, text: str, left: int, ink: tuple[int, int, int]) -> None:
-    cv2.putText(bar, text, (left, CAPTION_HEIGHT - 8), cv2.FONT_HERSHEY_SIMPLEX, _TEXT_SCALE, ink, 1, cv2.LINE_AA)
+def _put(bar: Array, text: str, left: int, row: int, ink: tuple[int, int, int]) -> None:
+    at = (left, (row + 1) * CAPTION_HEIGHT - 8)
+    cv2.putText(bar, text, at, cv2.FONT_HERSHEY_SIMPLEX, _TEXT_SCALE, ink, 1, cv2.LINE_AA)

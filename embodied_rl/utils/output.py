@@ -75,6 +75,13 @@ def _short(path: Path) -> str:
     return text if len(text) <= 400 else f"{text[:100]}...{text[-100:]}"
 
 
+def replace_text(path: Path, text: str) -> None:
+    """Write a file whole, or leave what was there."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
 File = bytes | Callable[[Path], None]
 """A file's content, or what writes it to a path: large tensors need no second copy in memory then."""
 

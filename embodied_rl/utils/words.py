@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 
 def same_rate(one: float, other: float) -> bool:
@@ -29,6 +30,15 @@ def moved(before: float, after: float) -> str:
     if float(difference) == 0:
         return "did not change"
     return f"{'improved' if after > before else 'got worse'} by {difference}"
+
+
+def sentence(task: str) -> str:
+    """A task's name as people say it: a built-in task's is its instruction, behind the suite's and LIBERO's scene's.
+
+    >>> sentence("libero_90/KITCHEN_SCENE10_close_the_top_drawer")
+    'close the top drawer'
+    """
+    return re.sub(r"^[A-Z_]+SCENE\d+_", "", task.rpartition("/")[2]).replace("_", " ")
 
 
 def counted(count: int, noun: str) -> str:

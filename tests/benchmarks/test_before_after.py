@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from embodied_rl.benchmarks.lab.before_after import compose, main
+from embodied_rl.jobs.videos import FRAME_SIZE
 from embodied_rl.telemetry.video import CAPTION_HEIGHT, VideoWriter
 
 
 def film(path: Path, length: int, grey: int) -> None:
     with VideoWriter(path, fps=20) as video:
         for _ in range(length):
-            video.write(np.full((64 + CAPTION_HEIGHT, 64, 3), grey, np.uint8))
+            video.write(np.full((2 * CAPTION_HEIGHT + FRAME_SIZE, 2 * FRAME_SIZE, 3), grey, np.uint8))
 
 
 def test_both_videos_are_joined(tmp_path: Path) -> None:

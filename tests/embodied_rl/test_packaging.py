@@ -19,13 +19,14 @@ from tests.embodied_rl.test_imports import LINKED, ROOT, imported, modules
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # Import names that are not the package's own.
-# mujoco brings PyOpenGL and numba brings llvmlite, each in the version that it needs.
+# mujoco brings PyOpenGL, numba llvmlite and jinja2 markupsafe, each in the version that it needs.
 DISTRIBUTIONS = {
     "PIL": "pillow",
     "cv2": "opencv-python-headless",
     "yaml": "pyyaml",
     "OpenGL": "mujoco",
     "llvmlite": "numba",
+    "markupsafe": "jinja2",
     "huggingface_hub": "huggingface-hub",
     "mani_skill": "mani-skill",
     "mujoco_warp": "mujoco-warp",
@@ -46,7 +47,7 @@ DISTRIBUTIONS = {
 # Runs in the environment that `assets install libero` makes for the official code.
 ELSEWHERE = ("sim.libero.assets.official.", "benchmarks.lab.official.")
 OPTIONAL = {
-    "matplotlib": "report",
+    "matplotlib": "dev",
     "tensorboard": "track",
     "wandb": "wandb",
     "transformers": "vlm",
@@ -121,7 +122,7 @@ def test_constraints_pin_every_dependency_and_no_build_of_torch() -> None:
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
     pins = dict(line.split("==") for line in lines)
     extras = PROJECT["optional-dependencies"]
-    wanted = names(PROJECT["dependencies"] + extras["dev"] + extras["report"] + extras["track"])
+    wanted = names(PROJECT["dependencies"] + extras["dev"] + extras["track"])
     assert wanted <= set(pins)
     assert re.fullmatch(r"[\d.]+", pins["torch"])
     assert not [name for name in pins if name.startswith(("nvidia-", "cuda-", "triton"))]

@@ -173,4 +173,4 @@ def test_evaluation_of_a_sick_episode_is_the_simulators_fault_and_costs_that_epi
     assert found.not_measured == [specs[2]]
     assert [result.spec for result in found.results] == [*specs[:2], *specs[3:]]
     with closing(SickEnv(1, {2: 99})) as env, pytest.raises(SimulatorFailed, match=r"failed in task 'toy/"):
-        record_episode(env, policy, specs[2], "greedy", camera="front", size=SIZE, write=lambda frame: None)
+        record_episode(env, policy, specs[2], "greedy", cameras=["front"], size=SIZE, write=lambda frame: None)

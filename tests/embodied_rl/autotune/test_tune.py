@@ -232,7 +232,7 @@ def test_rounds_are_cheap() -> None:
 
 @pytest.mark.usefixtures("stand_in")
 def test_plan_with_a_benchmark(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file, chart = tmp_path / "tuned.yaml", tmp_path / "chart.png"
+    file, chart = tmp_path / "tuned.yaml", tmp_path / "chart.svg"
     words = ["--env.num-envs", "2", "--rollout.episodes-per-iteration", "4", "--num-threads", "1"]
     words += ["--policy.checkpoint", str(checkpoint), "--suite", "tabletop_object"]
     assert main(["plan", "tabletop", *words, "--write", str(file), "--chart", str(chart)]) == 0
@@ -242,6 +242,8 @@ def test_plan_with_a_benchmark(checkpoint: Path, tmp_path: Path, capsys: pytest.
     config = load_yaml(file)
     config.check()
     assert config.env.num_envs <= 2
-    assert chart.read_bytes().startswith(b"\x89PNG")
+    assert chart.read_text().startswith("<svg")
     assert main(["plan", "tabletop", "--write"]) == 2
-    assert main(["plan", "tabletop", "--chart", str(tmp_path / "no" / "chart.png")]) == 2
+    assert main(["plan", "tabletop", "--chart", str(tmp_path / "no" / "chart.svg")]) == 2
+    assert main(["plan", "tabletop", "--chart", str(tmp_path / "chart.png")]) == 2
+    assert "name it chart.svg" in capsys.readouterr().err

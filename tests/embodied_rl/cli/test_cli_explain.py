@@ -115,6 +115,9 @@ def test_two_files_are_explained_with_pictures(
             picture = cv2.imread(str(out / row["picture"]))
             assert picture is not None
             assert picture.shape[0] == 2 * 264
+    page = (out / "explain.html").read_text()
+    assert page.count("data:image/png") == sum(row["picture"] is not None for row in found["factors"])
+    assert "<td>everything</td>" in page
     said = capsys.readouterr().out
     assert "the same 4 episodes each time" in said
     assert "as_rendered, frames of the policy, lerobot, frames of the policy" in said
@@ -131,6 +134,7 @@ def test_perturbations_are_changed_one_by_one_on_the_same_states(checkpoint: Pat
     assert found["everything"] is None
     assert {row["episodes"] for row in found["factors"]} == {2}
     assert {row["verdict"] for row in found["factors"]} == {"not decided"}
+    assert '<p class="headline">Not decided</p>' in (out / "explain.html").read_text()
 
 
 class Dark(StandIn):

@@ -100,7 +100,7 @@ def config(folder: Path, checkpoints: dict[str, Any], **more: Any) -> Path:
 
 def untimed(folder: Path) -> str:
     """The page without its speed, which no repetition repeats."""
-    page, count = re.subn(r"<section id='speed'>.*?</section>", "", (folder / "index.html").read_text())
+    page, count = re.subn(r'<section id="speed">.*?</section>', "", (folder / "index.html").read_text())
     assert count == 1
     return page
 
@@ -198,7 +198,7 @@ def test_the_page_opens_offline_and_says_all_without_its_script(
     assert main(["leaderboard", str(config(tmp_path, rows, states_per_task=1, videos=1)), "--output", str(out)]) == 0
     page = (out / "index.html").read_text()
     assert not re.search(r"href=|https?://|url\(", page)
-    films = re.findall(r"src='([^']*)'", page)
+    films = re.findall(r'src="([^"]*)"', page)
     assert films
     for film in films:
         assert (out / unquote(film)).is_file()

@@ -118,7 +118,9 @@ def test_a_recorded_episode_is_the_evaluated_one_frame_by_frame(mode: ActMode) -
     for expected in report.results[:8]:
         frames: list[Array] = []
         env = ToyEnv(1)
-        outcome = record_episode(env, ToyPolicy(3), expected.spec, mode, camera="front", size=SIZE, write=frames.append)
+        outcome = record_episode(
+            env, ToyPolicy(3), expected.spec, mode, cameras=["front"], size=SIZE, write=frames.append
+        )
         assert outcome == expected
         assert len(frames) == outcome.num_steps + 1 <= HORIZON + 1
 

@@ -141,7 +141,7 @@ def test_a_film_of_an_episode_that_raises_says_that_the_simulator_failed() -> No
     spec = EpisodeSpec(0, "toy/reach", 3, 0)
 
     def film(env: ToyEnv) -> None:
-        record_episode(env, ToyPolicy(), spec, "sample", camera="front", size=4, write=lambda image: None)
+        record_episode(env, ToyPolicy(), spec, "sample", cameras=["front"], size=4, write=lambda image: None)
 
     for where in ("reset", "step", "observe"):
         with pytest.raises(SimulatorFailed):

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
+import math
 import re
-import struct
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numba.core import event
 from rich.console import Console
 
 from embodied_rl.data.progress import ProgressBar
-from embodied_rl.telemetry.curve import Curve, curve_of, draw_curve
+from embodied_rl.telemetry.curve import Curve, curve_of
+from embodied_rl.telemetry.plots import Line, Plot, draw, ticks
 from embodied_rl.telemetry.progress import RunProgress, duration, summary
 from embodied_rl.utils.console import LastingConsole
 
@@ -28,11 +31,33 @@ def test_points_stand_at_the_episodes_before_them() -> None:
     assert curve_of(ROWS) == Curve([0.0, 144.0], [(0.5, 0.4, 0.6), (0.9, 0.8, 0.95)], [64.0, 144.0], [0.55, 0.75])
 
 
-@pytest.mark.parametrize("curve", [curve_of(ROWS), Curve([], [], [], [])])
-def test_the_picture_is_a_png_of_the_documented_size(curve: Curve) -> None:
-    png = draw_curve(curve, "a $title$ with dollars_and_underscores")
-    assert png[:8] == b"\x89PNG\r\n\x1a\n"
-    assert struct.unpack(">II", png[16:24]) == (7 * 130, 4 * 130)
+def test_a_drawing_has_its_points_where_they_belong() -> None:
+    """Read from the SVG: pixels are a linear map of values, higher values are higher, each point says its numbers."""
+    lines = [Line("a & b", [(0, 0.25, 0.1, 0.4), (64, 1.0, 0.9, 1.0)]), Line("rollouts", [(32, 0.5)], faint=True)]
+    text = str(draw(Plot("success <rate>", lines, rates=True)))
+    dots = {t: (float(x), float(y)) for x, y, t in re.findall(r'cx="(\S+)" cy="(\S+)"[^>]*><title>([^<]*)', text)}
+    first, last = (
+        dots["a &amp; b, 0 episodes: 25.0% (10.0% to 40.0%)"],
+        dots["a &amp; b, 64 episodes: 100.0% (90.0% to 100.0%)"],
+    )
+    middle = dots["rollouts, 32 episodes: 50.0%"]
+    assert middle[0] == pytest.approx((first[0] + last[0]) / 2, abs=0.1)
+    assert (middle[1] - last[1]) / (first[1] - last[1]) == pytest.approx(0.5 / 0.75, abs=0.01)
+    assert f'points="{first[0]:g},{first[1]:g} {last[0]:g},{last[1]:g}"' in text
+    assert "success &lt;rate&gt;" in text
+    assert text.count("<polygon") == 1
+    with pytest.raises(ValueError, match="no point"):
+        draw(Plot("empty", [Line("none", [])]))
+
+
+@given(st.floats(-1e6, 1e6), st.floats(0, 1e6), st.integers(4, 9))
+def test_ticks_enclose_the_values_and_are_few_and_round(low: float, width: float, most: int) -> None:
+    found = ticks(low, low + width, most)
+    step = found[1] - found[0]
+    assert found[0] <= low + 0.03 * step
+    assert found[-1] >= low + width - 0.03 * step
+    assert 2 <= len(found) <= most + 1
+    assert round(step / 10 ** math.floor(math.log10(step) + 1e-6), 3) in (1, 2, 5)
 
 
 def test_plain_lines_where_there_is_no_terminal() -> None:

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 
 from embodied_rl.jobs.leaderboard import _table
-from embodied_rl.telemetry.leaderboard_media import Extras, Film
-from embodied_rl.telemetry.leaderboard_page import render, write_leaderboard_page
+from embodied_rl.telemetry.leaderboard_page import Extras, Film, headline, render_leaderboard, write_leaderboard_page
 from embodied_rl.telemetry.video import VideoWriter
 
 BROWSER = next(
@@ -78,14 +77,14 @@ FIGURES["rows"][0] |= {
     "training": [{"by_return": False, "held_out": [[0, 0.5, 0.4, 0.6], [64, 0.9, 0.8, 0.95]], "rollout": []}],
 }
 EXTRAS = Extras(
-    speed={"good & <great>": {"decisions_per_s": 123.4, "jobs": 2}},
+    speed={"good & <great>": {"decisions_per_s": 123.4, "seconds": 90.0, "jobs": 2}},
     machine="a <machine>",
     films=[Film("good & <great>", "toy/reach", 7, "cells/good_&/videos/reach state7.mp4", True)],
 )
 
 
 def test_names_are_text_and_not_markup() -> None:
-    page = render(FIGURES, EXTRAS)
+    page = render_leaderboard(FIGURES, EXTRAS)
     assert "good &amp; &lt;great&gt;" in page
     assert "<great>" not in page
     assert "not ranked" in page
@@ -93,15 +92,15 @@ def test_names_are_text_and_not_markup() -> None:
 
 
 def test_curves_films_speed_and_seeds_are_shown_where_there_are_some() -> None:
-    page = render(FIGURES, EXTRAS)
+    page = render_leaderboard(FIGURES, EXTRAS)
     assert "64 episodes: 90.0% (80.0% to 95.0%)" in page
-    assert "src='cells/good_%26/videos/reach%20state7.mp4'" in page
+    assert 'src="cells/good_%26/videos/reach%20state7.mp4"' in page
     assert "which was filmed, succeeded" in page
-    assert "<td>123.4</td><td>2</td>" in page
+    assert "<td>123.4</td><td>1.5</td><td>2</td>" in page
     assert "a &lt;machine&gt;" in page
     assert "2 training seeds: 85.0% to 95.0%, mean 90.0% (40.0% to 100.0%)" in page
     bare = FIGURES | {"rows": FIGURES["rows"][1:]}
-    empty = render(bare, Extras({}, "", []))
+    empty = render_leaderboard(bare, Extras({}, "", []))
     for heading in ("Training", "Failures", "Speed"):
         assert f"<h2>{heading}</h2>" in page
         assert f"<h2>{heading}</h2>" not in empty
@@ -110,9 +109,41 @@ def test_curves_films_speed_and_seeds_are_shown_where_there_are_some() -> None:
 def test_stand_ins_for_official_files_are_said_beside_the_result() -> None:
     said = "APPROXIMATE: 2 official files are stand-ins"
     figures = FIGURES | {"machine": {"toy": {"mujoco": "4.0.0"}, "goal": {"assets": said}}}
-    assert f"<p>goal: {said}</p>" in render(figures, EXTRAS).partition("<h2>Rows")[0]
+    assert f"<p>goal: {said}</p>" in render_leaderboard(figures, EXTRAS).partition("<h2>Rows")[0]
     assert _table(figures, {})[-1] == f"  goal: {said}"
-    assert "APPROXIMATE" not in render(FIGURES, EXTRAS) + "".join(_table(FIGURES, {}))
+    assert "APPROXIMATE" not in render_leaderboard(FIGURES, EXTRAS) + "".join(_table(FIGURES, {}))
+
+
+def board(*rows: tuple[str, int | None, int], undecided: Collection[frozenset[str]] = ()) -> dict[str, Any]:
+    """Figures of rows (name, rank, wins); pairs that are not `undecided` are decided by their ranks."""
+    ranked = [(name, rank) for name, rank, _ in rows if rank is not None]
+    comparisons = [
+        {
+            "first": one,
+            "second": other,
+            "verdict": "not decided" if frozenset((one, other)) in undecided else "better" if a < b else "worse",
+        }
+        for i, (one, a) in enumerate(ranked)
+        for other, b in ranked[i + 1 :]
+    ]
+    return FIGURES | {"rows": [row(name, rank, wins, {}) for name, rank, wins in rows], "comparisons": comparisons}
+
+
+def test_the_headline_crowns_only_who_is_decided_better_than_every_other() -> None:
+    large, small = headline(board(("a", 1, 45), ("b", 2, 30), ("c", None, 50)))
+    assert large == "a: 90.0%"
+    assert "45 of 50 episodes" in small
+    large, small = headline(board(("a", 1, 45), ("b", 1, 44), ("c", 3, 2), undecided={frozenset("ab")}))
+    assert large == "Not decided"
+    assert "Which of 2 rows is best: a 90.0%, 45 of 50" in small
+    assert "; b 88.0%" in small
+    assert "c " not in small
+    # a is better than b, and b than c; between a and c nothing is decided
+    large, small = headline(board(("a", 1, 45), ("b", 2, 40), ("c", 2, 30), undecided={frozenset("ac")}))
+    assert large == "Not decided"
+    assert "a 90.0%" in small
+    assert "c 60.0%" in small
+    assert headline(board(("a", None, 45)))[0] == "No row is ranked"
 
 
 class Tab:

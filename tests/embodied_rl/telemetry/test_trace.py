@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from embodied_rl.errors import UserError
 from embodied_rl.telemetry.progress import summary
-from embodied_rl.telemetry.trace import draw_gantt, first_iterations, workers_of, write_trace
+from embodied_rl.telemetry.trace import draw_timeline, first_iterations, workers_of, write_trace
 from embodied_rl.utils.profiler import LEARNER, Span
 
 SPANS = [
@@ -40,8 +41,24 @@ def test_the_chart_shows_the_first_iterations() -> None:
     assert first_iterations(SPANS, 2) == SPANS
     assert first_iterations(SPANS, 3) == SPANS
     assert workers_of(SPANS)[0] == LEARNER
-    pytest.importorskip("matplotlib")
-    assert draw_gantt(SPANS, "two iterations").startswith(b"\x89PNG")
+
+
+def test_a_timeline_has_a_row_a_worker_and_a_colour_a_stage() -> None:
+    root = ElementTree.fromstring(draw_timeline(SPANS, "<two> iterations"))
+    texts = [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert [name for name in texts if name in workers_of(SPANS)] == [*workers_of(SPANS), "act"]  # the stage's key
+    paths = {node[0].text: str(node.get("d")) for node in root.iter("{http://www.w3.org/2000/svg}path")}
+    assert {stage: path.count("M") for stage, path in paths.items()} == {
+        "simulate": 1,
+        "render": 1,
+        "act": 2,
+        "update": 2,
+    }
+
+
+def test_many_short_spans_are_a_small_picture() -> None:
+    spans = [Span("act", "act", 0.01 * n, 0.01 * n + 0.009, 0.009) for n in range(20_000)]
+    assert len(draw_timeline(spans, "long")) < 50_000
 
 
 def test_the_progress_line_says_who_was_busy() -> None:
