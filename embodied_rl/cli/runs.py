@@ -18,6 +18,7 @@ from embodied_rl.jobs.recipe_cards import card_for, cards
 from embodied_rl.jobs.run_folder import new_run
 from embodied_rl.jobs.run_records import read_record
 from embodied_rl.jobs.run_tables import band_lines, export_runs, list_lines, pair_lines, show_lines
+from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.output import try_folder
 
 ACTIONS = ("list", "show", "compare", "rerun", "export")
@@ -96,10 +97,11 @@ def main(argv: list[str]) -> int:
         raise UserError(f"runs: {given} There are {', '.join(ACTIONS)}.")
     if action == "list":
         listed = parse(ListCommand, rest, "runs list")
-        print("\n".join(list_lines(listed.folder)))
+        console = LastingConsole()
+        console.facts(list_lines(listed.folder, console.width if console.is_terminal else None))
     elif action == "show":
         shown = parse(ShowCommand, rest, "runs show")
-        print("\n".join(show_lines(read_record(shown.run))))
+        LastingConsole().facts(show_lines(read_record(shown.run)))
     elif action == "compare":
         return _compare(parse(CompareCommand, rest, "runs compare"))
     elif action == "rerun":
@@ -117,7 +119,7 @@ def _compare(command: CompareCommand) -> int:
         if command.recipe:
             raise UserError("--recipe goes with one run: leave it out, or name one run.")
         first, second = map(read_record, command.runs)
-        print("\n".join(pair_lines(first, second)))
+        LastingConsole().facts(pair_lines(first, second))
         return 0
     if len(command.runs) != 1:
         raise UserError("runs compare takes one run or two.")
@@ -129,7 +131,7 @@ def _compare(command: CompareCommand) -> int:
         names = ", ".join(cards())
         raise UserError(f"{record.folder}: no recipe card trains the same; name one with --recipe: {names}.")
     lines, inside = band_lines(record, card)
-    print("\n".join(lines))
+    LastingConsole().facts(lines)
     if inside is None:
         raise UserError(f"{record.folder} is not evaluated where the card of {card.recipe} is: train on, then compare")
     return 0 if inside else 1
@@ -143,5 +145,5 @@ def _rerun(command: RerunCommand, words: str) -> int:
         from embodied_rl.jobs.train import run  # torch and the simulator, only now
 
         run(config, words)
-        print("\n".join(pair_lines(record, read_record(Path(config.output)))))
+        LastingConsole().facts(pair_lines(record, read_record(Path(config.output))))
     return 0

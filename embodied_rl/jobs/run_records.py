@@ -49,6 +49,12 @@ class RunRecord:
         return all(session.get("repeatable", True) for session in self.sessions)
 
     @property
+    def cpu_seconds(self) -> float | None:
+        """Of all sessions that said so, as one does when it ends; None where none did."""
+        known = [session["cpu_seconds"] for session in self.sessions if "cpu_seconds" in session]
+        return sum(known) if known else None
+
+    @property
     def title(self) -> str:
         """Policy, algorithm and scheduler."""
         return " ".join(kind_of(part, getattr(self.config, part)) for part in ("policy", "algorithm", "scheduler"))

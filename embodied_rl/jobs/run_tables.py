@@ -21,22 +21,47 @@ _SHOWN = (
 )
 
 
-def list_lines(root: Path) -> list[str]:
-    """One line a run; a run that cannot be read says why."""
-    lines = [f"{'run':<44}{'what':<30}{'seed':>5}{'updates':>10}{'before':>9}{'after':>9}  state"]
+_HEADS = ("run", "what", "seed", "updates", "held-out", "CPU time", "state")
+
+
+def list_lines(root: Path, width: int | None = None) -> list[str]:
+    """The runs in a folder, each on one line; a run that cannot be read says why.
+
+    width: columns of a terminal; where a line is longer, each run has its name on one line and the rest below. None:
+        nobody reads it on a terminal.
+    """
+    rows, broken = [], []
     for folder in find_runs(root):
         name = str(folder.relative_to(root))
         try:
-            record = read_record(folder)
+            rows.append((name, *_listed(read_record(folder))))
         except UserError as error:
-            lines.append(f"{name:<44}{error}")
-            continue
-        before, after = record.ends()
-        done = f"{record.updates}/{record.config.iterations}"
-        state = "finished" if record.finished else "not finished"
-        what = f"{record.config.suite} {record.title}"
-        lines.append(f"{name:<44}{what:<30}{record.config.seed:>5}{done:>10}{before:>9}{after:>9}  {state}")
-    return lines
+            broken.append(f"{name}: {error}")
+    sizes = [max(map(len, column)) for column in zip(_HEADS, *rows, strict=True)]
+    if width is not None and sum(sizes) + 2 * len(sizes) > width:
+        lines = []
+        for name, what, seed, updates, held_out, cpu, state in rows:
+            parts = (what, f"seed {seed}", f"{updates} updates", held_out, f"{cpu} of CPU time" if cpu else "", state)
+            lines += [name, f"  {', '.join(filter(None, parts))}"]
+        return lines + broken
+    table = [_HEADS, *rows] if rows else []
+    return [
+        "  ".join(text.ljust(size) for text, size in zip(row, sizes, strict=True)).rstrip() for row in table
+    ] + broken
+
+
+def _listed(record: RunRecord) -> tuple[str, ...]:
+    """The columns of a run after its name."""
+    ends = " -> ".join(filter(None, record.ends()))
+    by_success = any("eval/success" in row for row in record.metrics)
+    return (
+        f"{record.config.suite} {record.title}",
+        str(record.config.seed),
+        f"{record.updates}/{record.config.iterations}",
+        f"{'success' if by_success else 'return'} {ends}" if ends else "not evaluated",
+        time_spent(seconds) if (seconds := record.cpu_seconds) is not None else "",
+        "finished" if record.finished else "not finished",
+    )
 
 
 def show_lines(record: RunRecord) -> list[str]:
@@ -45,10 +70,9 @@ def show_lines(record: RunRecord) -> list[str]:
     rows: dict[str, Any] = {name: last[name] for name in _SHOWN if name in last}
     rows["command"] = last.get("command", "")
     rows["sessions"] = counted(len(record.sessions), "session")
-    seconds = [session.get("cpu_seconds") for session in record.sessions]
-    known = [value for value in seconds if value is not None]
-    rows["CPU time"] = time_spent(sum(known)) if known else "not known: a session says it when it ends"
-    if known and len(known) < len(seconds):
+    seconds = record.cpu_seconds
+    rows["CPU time"] = "not known: a session says it when it ends" if seconds is None else time_spent(seconds)
+    if seconds is not None and not all("cpu_seconds" in session for session in record.sessions):
         rows["CPU time"] += ", killed ones apart"
     if peaks := [session["peak_memory_bytes"] for session in record.sessions if "peak_memory_bytes" in session]:
         rows["memory"] = f"{file_size(max(peaks))} at the peak, of the process that trains"

@@ -63,7 +63,7 @@ def test_list_and_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split() == [
         *("b", "tabletop_spatial", "openvla", "ppo", "serial"),
-        *("7", "30/30", "60.0%", "90.0%", "finished"),
+        *("7", "30/30", "success", "60.0%", "->", "90.0%", "1.5", "minutes", "finished"),
     ]
     assert lines[2].split()[:1] == ["deep/a"]
     assert lines[2].endswith("not finished")
@@ -76,6 +76,23 @@ def test_list_and_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "2.6 GB at the peak" in shown
     assert "from 50% of the run" in shown
     assert "tabletop_openvla_ppo: 90.1% after 30 updates" in shown
+
+
+def test_a_list_fits_a_terminal_of_80_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "tabletop_spatial-ppo-seed0-20261129-181412"
+    write_run(tmp_path / name, RECIPE)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    for width, count in ((80, 3), (200, 2)):
+        monkeypatch.setenv("COLUMNS", str(width))
+        assert main(["runs", "list", str(tmp_path)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == count
+        assert max(map(len, lines)) <= width
+        said = " ".join(" ".join(lines).split())
+        for part in (name, "tabletop_spatial openvla ppo serial", "30/30", "success 60.0% -> 90.0%", "1.5 minutes"):
+            assert part in said
 
 
 def test_a_run_that_has_not_ended_shows_what_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,8 +130,8 @@ def test_two_runs_are_compared_on_the_same_states(tmp_path: Path, capsys: pytest
     said = capsys.readouterr().out
     assert "machine: a CPU, 2 cores and another" in said
     assert "seed: 0 and 1" in said
-    assert "90.0% and 70.0%; difference +20.0% (" in said
-    assert "on the same 50 states" in said
+    assert "90.0% and 70.0%; difference +20.0 points (" in said
+    assert "on the same 50 initial states" in said
 
 
 def test_export_holds_everything(tmp_path: Path) -> None:
@@ -134,7 +151,7 @@ def test_rerun_trains_the_same_again(checkpoint: Path, tmp_path: Path, capsys: p
     assert main(train_words(checkpoint, first)) == 0
     assert main(["runs", "rerun", str(first), "--output", str(again)]) == 0
     assert untimed(first) == untimed(again)
-    assert "difference +0.0%" in capsys.readouterr().out
+    assert "difference +0.0 points" in capsys.readouterr().out
 
 
 def test_a_card_is_found_for_what_trains_the_same_alone() -> None:

@@ -101,7 +101,7 @@ def test_two_runs_are_compared_on_what_both_measured(
     assert main(["runs", "compare", str(run), str(other)]) == 0
     lost = int(rows(run)[-1]["eval/not_measured"])
     said = capsys.readouterr().out
-    assert f"on the same {40 - lost - 1} states" in said
+    assert f"on the same {40 - lost - 1} initial states" in said
     assert f"(not measured: {lost} of 40)" in said
 
 
