@@ -38,7 +38,7 @@ from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.machine import cpu_count, cpu_name
 from embodied_rl.utils.output import replace_text
 from embodied_rl.utils.signals import Interrupted, StopRequest
-from embodied_rl.utils.words import counted, time_spent
+from embodied_rl.utils.words import counted, sentence, time_spent
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
@@ -147,7 +147,9 @@ def _film(
     try:
         with stop:
             for number, spec in enumerate(missing, 1):
-                console.say(f"filming failure {number} of {len(missing)}: {spec.task}, initial state {spec.init_state}")
+                console.say(
+                    f"filming failure {number} of {len(missing)}: {sentence(spec.task)}, initial state {spec.init_state}"
+                )
                 record_failure(env, policy, spec, command.mode, folder, stop.check_interrupt)
     except KeyboardInterrupt:
         raise Interrupted(

@@ -65,7 +65,6 @@ def write_eval_page(path: Path, content: EvalPage) -> None:
         small=f"Success in {once.successes} of {once.episodes} episodes, 95 % interval {interval_words(once)}; "
         f"{once.mean_steps:.0f} steps an episode.",
         rows=rows_of(content.report),
-        at_end=content.report.overall.at_end is not None,
         failing=_failing(content),
     )
 

@@ -73,15 +73,16 @@ def render_leaderboard(figures: Mapping[str, Any], extras: Extras) -> str:
 def headline(figures: Mapping[str, Any]) -> tuple[str, str]:
     """Who is best, and what that means; where the test has not decided between the best, it names no winner."""
     ranked = [row for row in figures["rows"] if row["rank"] is not None]
-    level = f"At level {figures['test']['level']:g} for all comparisons together."
+    level = f"at level {figures['test']['level']:g} for all comparisons together."
     if not ranked:
         return "No row is ranked", "Why stands with each row."
     best, *others = [row for row in ranked if row["rank"] == 1] or ranked[:1]
     rivals = others or [row for row in ranked if row is not best and _open(figures["comparisons"], best, row)]
     if not rivals:
-        return f"{best['name']}: {best['success']['rate']:.1%}", f"{_measured(best)}. {level}"
+        crowned = f"Better than every other row, {level}" if len(ranked) > 1 else "The only row that is ranked."
+        return f"{best['name']}: {best['success']['rate']:.1%}", f"{_measured(best)}. {crowned}"
     words = "; ".join(f"{row['name']} {row['success']['rate']:.1%}, {_measured(row)}" for row in (best, *rivals))
-    return "Not decided", f"Which of {counted(1 + len(rivals), 'row')} is best: {words}. {level}"
+    return "Not decided", f"Which of {counted(1 + len(rivals), 'row')} is best is open {level[:-1]}: {words}."
 
 
 def _open(comparisons: Sequence[Mapping[str, Any]], one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

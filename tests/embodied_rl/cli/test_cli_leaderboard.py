@@ -100,7 +100,7 @@ def config(folder: Path, checkpoints: dict[str, Any], **more: Any) -> Path:
 
 def untimed(folder: Path) -> str:
     """The page without its speed, which no repetition repeats."""
-    page, count = re.subn(r'<section id="speed">.*?</section>', "", (folder / "index.html").read_text())
+    page, count = re.subn(r'<section id="speed">.*?</section>', "", (folder / "index.html").read_text(), flags=re.S)
     assert count == 1
     return page
 

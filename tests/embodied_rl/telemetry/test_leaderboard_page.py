@@ -133,9 +133,10 @@ def test_the_headline_crowns_only_who_is_decided_better_than_every_other() -> No
     large, small = headline(board(("a", 1, 45), ("b", 2, 30), ("c", None, 50)))
     assert large == "a: 90.0%"
     assert "45 of 50 episodes" in small
+    assert "Better than every other row" in small
     large, small = headline(board(("a", 1, 45), ("b", 1, 44), ("c", 3, 2), undecided={frozenset("ab")}))
     assert large == "Not decided"
-    assert "Which of 2 rows is best: a 90.0%, 45 of 50" in small
+    assert "Which of 2 rows is best is open at level 0.05 for all comparisons together: a 90.0%, 45 of 50" in small
     assert "; b 88.0%" in small
     assert "c " not in small
     # a is better than b, and b than c; between a and c nothing is decided
