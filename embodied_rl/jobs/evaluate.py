@@ -147,9 +147,8 @@ def _film(
     try:
         with stop:
             for number, spec in enumerate(missing, 1):
-                console.say(
-                    f"filming failure {number} of {len(missing)}: {sentence(spec.task)}, initial state {spec.init_state}"
-                )
+                which = f"{number} of {len(missing)}"
+                console.say(f"filming failure {which}: {sentence(spec.task)}, initial state {spec.init_state}")
                 record_failure(env, policy, spec, command.mode, folder, stop.check_interrupt)
     except KeyboardInterrupt:
         raise Interrupted(
