@@ -21,7 +21,7 @@ from embodied_rl.factory.own import TaskEnv, load_own
 from embodied_rl.factory.policies import PublishedOptions, open_policy, policy_folder
 from embodied_rl.factory.suite_env import SuiteEnv
 from embodied_rl.factory.views import SampledEpisodes
-from embodied_rl.jobs.ranks import follow
+from embodied_rl.jobs.ranks import train_as_worker_rank
 from embodied_rl.jobs.run_folder import existing_run, new_run
 from embodied_rl.jobs.train import run
 from embodied_rl.jobs.train_setup import Given
@@ -294,7 +294,7 @@ def train(
     """
     given = Given(env, policy)
     if not ProcessRank.from_env().is_main:
-        return follow(given)
+        return train_as_worker_rank(given)
     if resume is not None:
         if recipe is not None or output is not None or overrides:
             raise UserError("resume= continues a run with its own config: only iterations, env and policy go with it.")

@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
     place = ProcessRank.from_env()
     if not place.is_main:
         end_with_launcher()
-        return _guarded(_follow, speaks=False)
+        return _guarded(_train_as_worker, speaks=False)
     chosen = select(argv)
     if chosen.config is not None:
         _check(chosen.config, chosen.benchmark)
@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
         claimed = new_run(chosen.config)
     with claimed as config:
 
-        def lead() -> None:
+        def train_as_main() -> None:
             # Only now torch and the simulator: a typing error should not wait for them.
             from embodied_rl.jobs.train import run
 
@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
                 asked = config
             run(asked, command, benchmark=chosen.benchmark, resume=chosen.resume is not None, start=chosen.start)
 
-        return _guarded(lead, speaks=True)
+        return _guarded(train_as_main, speaks=True)
 
 
 def num_processes(chosen: Selection) -> int:
@@ -73,12 +73,12 @@ def num_processes(chosen: Selection) -> int:
     return found if isinstance(found, int) else 1  # what is wrong with the file is said when the run is claimed
 
 
-def _follow() -> None:
-    from embodied_rl.jobs.ranks import FollowerError, follow
+def _train_as_worker() -> None:
+    from embodied_rl.jobs.ranks import WorkerRankError, train_as_worker_rank
 
     try:
-        follow()
-    except FollowerError:
+        train_as_worker_rank()
+    except WorkerRankError:
         raise SystemExit(EXIT_BAD_INPUT) from None
     except KeyboardInterrupt:
         raise SystemExit(EXIT_INTERRUPTED) from None

@@ -25,12 +25,12 @@ from embodied_rl.training.observer import SilentObserver
 from embodied_rl.training.on_policy import RunOptions, TaskSplit, TrainOutcome, TrainSettings, train
 from embodied_rl.utils.ranks import ProcessRank
 
-_Told = tuple[dict[str, Any] | None, Path | None, TrainOutcome | None]
+_Broadcast = tuple[dict[str, Any] | None, Path | None, TrainOutcome | None]
 """What rank 0 says at first: config and checkpoint, or the outcome of a run that is finished."""
-_NOTHING: _Told = (None, None, None)
+_NOTHING: _Broadcast = (None, None, None)
 
 
-class FollowerError(UserError):
+class WorkerRankError(UserError):
     """Another rank has told the user what is wrong; this one only ends."""
 
 
@@ -43,8 +43,8 @@ class RunRanks:
     collectives: Collectives
 
 
-def lead(config: TrainConfig, checkpoint: Path | None, collectives: Collectives) -> RunRanks:
-    """Tell the other ranks what to train, as rank 0 or the only process.
+def broadcast_run(config: TrainConfig, checkpoint: Path | None, collectives: Collectives) -> RunRanks:
+    """Tell the worker ranks what to train, as the main rank or the only process.
 
     Raises:
         UserError: the config asks for ranks, and nothing started them, or for something that does not go with them.
@@ -72,18 +72,18 @@ def lead(config: TrainConfig, checkpoint: Path | None, collectives: Collectives)
     return RunRanks(config, checkpoint, ranked)
 
 
-def dismiss(outcome: TrainOutcome, collectives: Collectives) -> TrainOutcome:
-    """Tell the other ranks that there is nothing to train."""
+def broadcast_outcome(outcome: TrainOutcome, collectives: Collectives) -> TrainOutcome:
+    """Tell the worker ranks that there is nothing to train."""
     collectives.gather((None, None, outcome))
     return outcome
 
 
-def follow(given: Given | None = None) -> TrainOutcome:
-    """Train as one of the ranks that rank 0 leads; nothing is written or said.
+def train_as_worker_rank(given: Given | None = None) -> TrainOutcome:
+    """Train as one of the worker ranks, what the main rank broadcasts; nothing is written or said.
 
     Raises:
         RankError: another rank was lost, or rank 0 did not begin.
-        FollowerError, Interrupted, NonFiniteError, RatioError: rank 0 says what it is.
+        WorkerRankError, Interrupted, NonFiniteError, RatioError: rank 0 says what it is.
         UserError: this rank alone cannot go on.
     """
     with ExitStack() as stack:
@@ -113,7 +113,7 @@ def open_together(ranks: RunRanks, given: Given, console: Console) -> Iterator[R
 
     Raises:
         UserError: this rank, or the first that could not open, says why; or the ranks found other files.
-        FollowerError: rank 0 says why.
+        WorkerRankError: rank 0 says why.
     """
     collectives = ranks.collectives
     with ExitStack() as stack:
@@ -125,7 +125,7 @@ def open_together(ranks: RunRanks, given: Given, console: Console) -> Iterator[R
         pinned = _agree(collectives, wrong, {} if setup is None else _pinned(setup.config))
         assert setup is not None
         if differs := _difference(pinned):
-            raise UserError(differs) if collectives.rank == 0 else FollowerError("rank 0 says what is wrong.")
+            raise UserError(differs) if collectives.rank == 0 else WorkerRankError("rank 0 says what is wrong.")
         if isinstance(setup.config.scheduler, RayConfig):
             _connect(setup.config.scheduler, collectives, stack)
         yield setup
@@ -149,7 +149,7 @@ def _agree(collectives: Collectives, wrong: UserError | None, value: ValueT) -> 
 
     Raises:
         UserError: `wrong` on rank 0, or what is wrong with the first rank that has something.
-        FollowerError: rank 0 says so.
+        WorkerRankError: rank 0 says so.
     """
     said = collectives.gather((None if wrong is None else str(wrong), value))
     if wrong is not None and collectives.rank == 0:
@@ -158,7 +158,7 @@ def _agree(collectives: Collectives, wrong: UserError | None, value: ValueT) -> 
         if text is not None and collectives.rank == 0:
             raise UserError(f"rank {rank} could not begin: {text}")
         if text is not None:
-            raise FollowerError("rank 0 says what is wrong.") from wrong
+            raise WorkerRankError("rank 0 says what is wrong.") from wrong
     return [found for _, found in said]
 
 

@@ -16,7 +16,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.factory.remote import remote_worker_factory
 from embodied_rl.factory.tasks import LIBERO_SUITES, libero_notice
 from embodied_rl.jobs.before_after_videos import record_videos
-from embodied_rl.jobs.ranks import RunRanks, dismiss, lead, open_together, settings_of
+from embodied_rl.jobs.ranks import RunRanks, broadcast_outcome, broadcast_run, open_together, settings_of
 from embodied_rl.jobs.run_folder import check_unchanged, end_session, is_finished, write_run_info
 from embodied_rl.jobs.run_report import result_table, write_run_report, write_timeline
 from embodied_rl.jobs.train_setup import Given, RunSetup, load_command, run_info
@@ -68,8 +68,8 @@ def run(
         collectives = stack.enter_context(joined(ProcessRank.from_env()))
         checkpoint = _checkpoint(config, start) if resume else None
         if checkpoint is not None and iteration_of(checkpoint) == config.iterations and is_finished(folder):
-            return dismiss(_finished(config, checkpoint, console), collectives)
-        ranks = lead(config, checkpoint, collectives)
+            return broadcast_outcome(_finished(config, checkpoint, console), collectives)
+        ranks = broadcast_run(config, checkpoint, collectives)
         console.facts(notices(config, benchmark))
         setup = stack.enter_context(open_together(ranks, given or Given(), console))
         config = setup.config

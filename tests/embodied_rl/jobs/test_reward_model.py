@@ -20,7 +20,7 @@ from embodied_rl.cli import main
 from embodied_rl.config.train import EnvConfig, TrainConfig, from_dict, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.factory.rewards import reward_digest
-from embodied_rl.jobs.ranks import FollowerError, RunRanks, open_together, settings_of
+from embodied_rl.jobs.ranks import RunRanks, WorkerRankError, open_together, settings_of
 from embodied_rl.jobs.reward_model import pin_reward
 from embodied_rl.jobs.run_folder import check_unchanged
 from embodied_rl.jobs.train_setup import Given, RunSetup
@@ -220,5 +220,5 @@ def test_ranks_with_other_files_are_refused(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(UserError, match=r"rank 1 has another reward model in .*: copy rank 0's") as refused:
         begin(Told(0, reward="f" * 64))
     assert "\n" not in str(refused.value)
-    with pytest.raises(FollowerError):
+    with pytest.raises(WorkerRankError):
         begin(Told(1, reward="f" * 64))

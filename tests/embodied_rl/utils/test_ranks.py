@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from embodied_rl.config.train import EnvConfig, TrainConfig, from_dict
 from embodied_rl.errors import UserError
 from embodied_rl.factory.run_config import envs_of_rank
-from embodied_rl.jobs.ranks import lead
+from embodied_rl.jobs.ranks import broadcast_run
 from embodied_rl.learner.distributed.collectives import SINGLE_PROCESS
 from embodied_rl.utils.ranks import ProcessRank
 
@@ -36,4 +36,4 @@ def test_a_rank_has_its_share_of_envs_and_of_its_machine(monkeypatch: pytest.Mon
 def test_a_program_that_nothing_started_as_ranks_is_told_how(tmp_path: Path) -> None:
     config = from_dict({"output": str(tmp_path), "learner": {"num_processes": 2}}, TrainConfig())
     with pytest.raises(UserError, match=r"start your program with torchrun --nproc-per-node 2"):
-        lead(config, None, SINGLE_PROCESS)
+        broadcast_run(config, None, SINGLE_PROCESS)
