@@ -147,8 +147,7 @@ def run(first: Side, second: Side | None, found: Sequence[Factor], output: Path,
     }
     replace_text(output / "explain.json", json.dumps(result, indent=1) + "\n")
     _write_page(output, first, second, effects, whole, shown)
-    for line in _lines(effects, whole):
-        console.say(line)
+    console.facts(_lines(effects, whole))
     console.say(f"page, figures and pictures: {output / PAGE}")
     return effects
 

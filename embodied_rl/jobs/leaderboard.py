@@ -91,8 +91,7 @@ def run(board: Leaderboard, output: Path, words: str, jobs: int) -> None:
         )
         replace_text(output / SPEED, json.dumps({"machine": extras.machine, "rows": extras.speed}, indent=1) + "\n")
         write_leaderboard_page(output / PAGE, figures, extras)
-    for line in _table(figures, extras.speed):
-        console.say(line)
+    console.facts(_table(figures, extras.speed))
     console.say(f"page: {output / PAGE}")
 
 
@@ -143,15 +142,15 @@ def _figures(it: OpenBoard, state: ComparisonState) -> dict[str, Any]:
 
 def _table(figures: Mapping[str, Any], speed: Mapping[str, Mapping[str, float]]) -> list[str]:
     """The rows for a terminal."""
-    head = f"{'success':<10}{'95 % interval':<20}{'episodes':<10}{'steps':<8}{'jerk':<8}decisions/s"
-    lines = [f"  {'rank':<6}{'row':<24}{head}"]
+    width = max(3, *(len(row["name"]) for row in figures["rows"])) + 2
+    lines = [f"{'rank':<6}{'row':<{width}}{'success':<9}{'95 % interval':<17}{'episodes':<10}{'steps':<7}decisions/s"]
     for row in figures["rows"]:
         score = row["success"]
         interval = f"{score['low']:.1%} to {score['high']:.1%}"
         rank = "-" if row["rank"] is None else str(row["rank"])
-        motion = f"{score['episodes']:<10}{score['mean_steps']:<8.0f}{row['motion']['jerk']:<8.3f}"
+        counts = f"{score['episodes']:<10}{score['mean_steps']:<7.0f}"
         rate = f"{speed[row['name']]['decisions_per_s']:.0f}" if row["name"] in speed else ""
-        lines.append(f"  {rank:<6}{row['name']:<24}{score['rate']:<10.1%}{interval:<20}{motion}{rate}")
+        lines.append(f"{rank:<6}{row['name']:<{width}}{score['rate']:<9.1%}{interval:<17}{counts}{rate}")
         if lost := lost_words(score):
             lines.append(f"        {lost.removeprefix(', ')}")
         if row["not_ranked"]:

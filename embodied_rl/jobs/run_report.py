@@ -19,7 +19,7 @@ from embodied_rl.learner.checkpoint import STATE, Checkpoints, verify
 from embodied_rl.rollout.broken_states import name_states
 from embodied_rl.telemetry.observer import evaluation_path, read_evaluation
 from embodied_rl.telemetry.report import Clip, Outcome, Report, write_report
-from embodied_rl.telemetry.tables import cells, short_labels, success_table
+from embodied_rl.telemetry.tables import cells, change_words, short_labels, success_table
 from embodied_rl.telemetry.trace import draw_timeline, first_iterations
 from embodied_rl.utils.profiler import Span
 from embodied_rl.utils.words import counted, moved, time_spent
@@ -97,6 +97,12 @@ def result_table(folder: Path) -> Table:
     rows = [(label, (cells(outcome.before), _after(outcome))) for label, outcome in zip(labels, outcomes, strict=True)]
     what = "success" if outcomes[0].before.has_success else "mean return"
     return success_table((f"{what} on held-out states", "before", "after"), rows)
+
+
+def result_lines(folder: Path) -> list[str]:
+    """The change of all tasks together with its interval; nothing where the evaluations are not of the same states."""
+    outcomes, _ = _outcomes(read_record(folder))
+    return [f"change: {change_words(change)}"] if outcomes and (change := outcomes[0].change) else []
 
 
 def _after(outcome: Outcome) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from embodied_rl.factory.tasks import LIBERO_SUITES, libero_notice
 from embodied_rl.jobs.before_after_videos import record_videos
 from embodied_rl.jobs.ranks import RunRanks, broadcast_outcome, broadcast_run, open_together, settings_of
 from embodied_rl.jobs.run_folder import check_unchanged, end_session, is_finished, write_run_info
-from embodied_rl.jobs.run_report import result_table, write_run_report, write_timeline
+from embodied_rl.jobs.run_report import result_lines, result_table, write_run_report, write_timeline
 from embodied_rl.jobs.train_setup import Given, RunSetup, load_command, run_info
 from embodied_rl.learner.checkpoint import POLICY, Checkpoints, iteration_of, verify
 from embodied_rl.learner.distributed.join import joined
@@ -136,8 +136,10 @@ def _finished(config: TrainConfig, checkpoint: Path, console: LastingConsole) ->
 
 def _print_result(folder: Path, console: LastingConsole, command: str) -> None:
     console.print(result_table(folder))
+    console.facts(result_lines(folder))
     console.say(f"report: {folder / 'report.html'}")
-    console.say(f"policy: {folder / 'checkpoints'} ({command})")
+    console.say(f"policy: {folder / 'checkpoints'}; to evaluate it:")
+    console.say(f"  {command}")
 
 
 @contextmanager

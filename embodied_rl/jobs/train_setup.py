@@ -61,7 +61,7 @@ from embodied_rl.training.on_policy import PolicyFiles
 from embodied_rl.utils.machine import cpu_count, cpu_name
 from embodied_rl.utils.ranks import ProcessRank
 from embodied_rl.utils.threads import set_torch_threads
-from embodied_rl.utils.words import counted
+from embodied_rl.utils.words import counted, sentence
 from embodied_rl.vec_env import VecEnv
 from embodied_rl.version import __version__
 
@@ -202,7 +202,7 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
 def run_info(setup: RunSetup, command: str) -> dict[str, Any]:
     """What really runs, in words."""
     config, states, learner = setup.config, setup.states, setup.config.learner
-    names = [task.partition("/")[2] or task for task in states.train]
+    names = [sentence(task) for task in states.train]
     return {
         "command": command,
         "suite": f"{config.suite}, {counted(len(names), 'task')}: {', '.join(names)}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
 from types import TracebackType
@@ -24,7 +25,7 @@ from rich.text import Text
 from embodied_rl.utils.words import counted
 
 _SILENCE_S = 30.0
-"""How long a log may say nothing of an evaluation."""
+"""How long a log may say nothing of episodes that are running."""
 
 
 class RunProgress(event.Listener):
@@ -36,7 +37,7 @@ class RunProgress(event.Listener):
         iterations: of the run; 0 if there are none to count.
         done: iterations that were finished by the run that this one resumes.
         console: where to (None: stdout). In a terminal bars move; elsewhere there is a line an iteration, and one each
-            half minute of an evaluation.
+            half minute while episodes run.
         warmup: iterations of the run in which the critic learns alone: they are shorter, and say nothing of the others.
     """
 
@@ -44,9 +45,9 @@ class RunProgress(event.Listener):
         self.console = console or Console()
         self._live = self.console.is_terminal
         self._iterations, self._done, self._first, self._warmup = iterations, done, done, warmup
-        self._spoke = 0.0
-        self._started = time.monotonic()
-        self._stage, self._episodes, self._total = "", 0, 0
+        self._started = self._spoke = time.monotonic()
+        self._over = threading.Event()
+        self._stage, self._episodes, self._total, self._note = "", 0, 0, ""
         self._successes, self._returns = 0, 0.0
         self._compiling = ""
         """' (compiling)' from when something was compiled to the end of that iteration."""
@@ -72,9 +73,12 @@ class RunProgress(event.Listener):
     def __enter__(self) -> RunProgress:
         self._bars.start()
         event.register("numba:compile", self)
+        if not self._live:  # the first episode of a large policy may end after minutes
+            threading.Thread(target=self._watch, daemon=True).start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._over.set()
         event.unregister("numba:compile", self)
         self._bars.stop()
 
@@ -93,12 +97,11 @@ class RunProgress(event.Listener):
         """A rollout or evaluation of about `episodes` episodes begins."""
         if name != "evaluate" and self._stage in ("", "evaluate") and self._done == self._first:
             self._started = time.monotonic()  # the evaluation before the first update says nothing of an update's time
-        self._stage, self._episodes, self._total = name, 0, episodes
+        self._stage, self._episodes, self._total, self._note = name, 0, episodes, ""
         self._successes, self._returns = 0, 0.0
         self._bars.reset(self._part, description=escape(name), total=episodes, note="", eta="", visible=True)
         if name == "evaluate" and not self._live:
             self.message(f"evaluate: {counted(episodes, 'episode')}")
-            self._spoke = time.monotonic()
 
     def episode(self, success: bool | None, reward: float = 0.0) -> None:
         """An episode of the current stage ended; success: None where tasks have no goal, and `reward` counts."""
@@ -108,11 +111,19 @@ class RunProgress(event.Listener):
         # Dynamic sampling may run more episodes than were planned.
         self._total = max(self._total, self._episodes)
         mean = f"mean return {self._returns / self._episodes:.1f}"
-        note = mean if success is None else f"success {self._successes}/{self._episodes}"
-        self._bars.update(self._part, completed=self._episodes, total=self._total, note=note)
-        if self._stage == "evaluate" and not self._live and time.monotonic() - self._spoke >= _SILENCE_S:
-            self._spoke = time.monotonic()
-            self.message(f"evaluate: {self._episodes}/{self._total}  {note}")
+        self._note = mean if success is None else f"success {self._successes}/{self._episodes}"
+        self._bars.update(self._part, completed=self._episodes, total=self._total, note=self._note)
+        self._break_silence()
+
+    def _break_silence(self) -> None:
+        """Say in a log where the episodes are, if nothing was said for long."""
+        if not self._live and self._stage and time.monotonic() - self._spoke >= _SILENCE_S:
+            self.message(f"{self._stage}: {self._episodes}/{self._total}  {self._note}".rstrip())
+
+    def _watch(self) -> None:
+        while not self._over.wait(_SILENCE_S):
+            if self._episodes < self._total:  # else an update is running
+                self._break_silence()
 
     def iteration(self, done: int, metrics: Mapping[str, float]) -> None:
         """Iteration `done` (counted from 1) is finished."""
@@ -128,6 +139,7 @@ class RunProgress(event.Listener):
 
     def message(self, text: str) -> None:
         """A line that stays."""
+        self._spoke = time.monotonic()
         self.console.print(text, soft_wrap=True, markup=False, highlight=False)
 
     def _eta(self) -> str:

@@ -74,17 +74,21 @@ def test_stopped_and_resumed_equals_unbroken(
 
     from embodied_rl.telemetry.observer import RunObserver
 
-    kept = RunObserver.metrics
+    kept, pages = RunObserver.metrics, []
 
     def stop_after_the_first(self: RunObserver, iteration: int, values: dict[str, float]) -> None:
         kept(self, iteration, values)
+        pages.append((broken / "report.html").read_text())
         if iteration == 1:
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(RunObserver, "metrics", stop_after_the_first)
     assert main(words(checkpoint, broken, "--videos", "0")) == 130
     assert f"embodied-rl train --resume {broken}" in capsys.readouterr().err
-    assert "not yet" in (broken / "report.html").read_text()
+    assert "Training run, 0 of 2 updates so far" in pages[0]
+    stopped = (broken / "report.html").read_text()
+    assert "Training run, 1 of 2 updates so far" in stopped
+    assert "not yet" in stopped
 
     monkeypatch.setattr(RunObserver, "metrics", kept)
     assert main(["train", "--resume", str(broken)]) == 0
@@ -354,7 +358,7 @@ def test_what_train_prints_is_a_checkpoint(
     run = tmp_path / "[odd] name"
     assert main(words(checkpoint, run, "--videos", "0", "--iterations", "1")) == 0
     said = capsys.readouterr().out
-    assert f"policy: {run / 'checkpoints'} (embodied-rl eval --checkpoint '{run}')" in said
+    assert f"policy: {run / 'checkpoints'}; to evaluate it:\n  embodied-rl eval --checkpoint '{run}'\n" in said
     head = said.splitlines()[:7]
     assert [line.split()[0] for line in head[:6]] == ["suite", "policy", "algorithm", "simulator", "device", "output"]
     assert head[6].startswith("evaluate:")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -122,21 +123,41 @@ def test_a_narrow_terminal_cuts_the_note_and_not_the_times(width: int) -> None:
     assert re.search(r"1200/5000 +\d+:\d\d:\d\d ETA -:--:--", also.getvalue())
 
 
-def test_a_long_evaluation_says_every_half_minute_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("stage", ["evaluate", "rollout", "left, tabletop_object, episodes"])
+def test_a_log_says_every_half_minute_where_long_episodes_are(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("embodied_rl.telemetry.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
     out = io.StringIO()
     with RunProgress(0, console=Console(file=out, width=80)) as progress:
-        progress.stage("evaluate", 10)
+        progress.stage(stage, 10)
         for episode in range(10):
             now[0] += 12.0
             progress.episode(episode % 2 == 0)
+    begun = ["evaluate: 10 episodes"] if stage == "evaluate" else []
     assert out.getvalue().splitlines() == [
-        "evaluate: 10 episodes",
-        "evaluate: 3/10  success 2/3",
-        "evaluate: 6/10  success 3/6",
-        "evaluate: 9/10  success 5/9",
+        *begun,
+        f"{stage}: 3/10  success 2/3",
+        f"{stage}: 6/10  success 3/6",
+        f"{stage}: 9/10  success 5/9",
     ]
+
+
+def test_a_log_speaks_before_the_first_episode_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("embodied_rl.telemetry.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("embodied_rl.telemetry.progress._SILENCE_S", 0.01)
+    said = threading.Event()
+
+    class Heard(io.StringIO):
+        def write(self, text: str) -> int:
+            if "0/10" in text:
+                said.set()
+            return super().write(text)
+
+    with RunProgress(0, console=Console(file=Heard(), width=80)) as progress:
+        progress.stage("evaluate", 10)
+        now[0] += 1.0
+        assert said.wait(60)
 
 
 def test_a_long_collection_says_every_half_minute_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
