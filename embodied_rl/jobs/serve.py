@@ -28,7 +28,7 @@ from embodied_rl.sim.libero.protocol import NATIVE, PROTOCOLS
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.machine import pick_device
 from embodied_rl.utils.suites import SUITES, TABLETOP_SUITES, base_suite
-from embodied_rl.utils.words import counted, sentence
+from embodied_rl.utils.words import counted, instruction_of
 from embodied_rl.version import __version__
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def trained_on(provenance: Mapping[str, Any]) -> dict[str, Any]:
         from embodied_rl.sim.tabletop import problems
 
         names = list(problems(suite))
-    tasks = provenance.get("instructions") or sorted({sentence(name) for name in names})
+    tasks = provenance.get("instructions") or sorted({instruction_of(name) for name in names})
     like_libero = base_suite(suite or "") in (*TABLETOP_SUITES, *SUITES)
     known = {"embodiment": "libero" if like_libero else suite, "tasks": tasks if 0 < len(tasks) <= MAX_LIST else None}
     return known | {"views": provenance.get("views")}

@@ -32,13 +32,27 @@ def moved(before: float, after: float) -> str:
     return f"{'improved' if after > before else 'got worse'} by {difference}"
 
 
-def sentence(task: str) -> str:
-    """A task's name as people say it: a built-in task's is its instruction, behind the suite's and LIBERO's scene's.
+def instruction_of(task: str) -> str:
+    """A built-in task's name is its instruction, behind the suite's and LIBERO's scene's.
 
-    >>> sentence("libero_90/KITCHEN_SCENE10_close_the_top_drawer")
+    >>> instruction_of("libero_90/KITCHEN_SCENE10_close_the_top_drawer")
     'close the top drawer'
     """
-    return re.sub(r"^[A-Z_]+SCENE\d+_", "", task.rpartition("/")[2]).replace("_", " ")
+    return _SCENE.sub("", task.rpartition("/")[2]).replace("_", " ")
+
+
+def sentence(task: str) -> str:
+    """A task's name for people; LIBERO's scene stands behind it, as several tasks may have one instruction.
+
+    >>> sentence("libero_90/KITCHEN_SCENE10_close_the_top_drawer")
+    'close the top drawer (kitchen scene 10)'
+    """
+    scene = _SCENE.match(task.rpartition("/")[2])
+    where = f" ({scene[1].replace('_', ' ').lower()} scene {scene[2]})" if scene else ""
+    return instruction_of(task) + where
+
+
+_SCENE = re.compile(r"([A-Z]+(?:_[A-Z]+)*)_SCENE(\d+)_")
 
 
 def counted(count: int, noun: str) -> str:

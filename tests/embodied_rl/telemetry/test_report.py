@@ -93,7 +93,7 @@ def test_tasks_are_named_by_their_sentences() -> None:
     score = Score(1, 4, 0.05, 0.7, 100.0, 0.0, 0.0)
     report = replace(example(), outcomes=[Outcome("all tasks", score), Outcome(task, score)], clips=[Clip(task, b"x")])
     page = Page(render_report(report))
-    assert page.text.count("close the top drawer") == 2
+    assert page.text.count("close the top drawer (kitchen scene 10)") == 2
     assert "close_the" not in page.text
 
 
