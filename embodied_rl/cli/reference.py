@@ -18,7 +18,7 @@ CLASSES = {
     "eval": "embodied_rl.jobs.eval_request:BenchmarkCommand",
     "leaderboard": "embodied_rl.cli.leaderboard:LeaderboardCommand",
     "explain": "embodied_rl.cli.explain:ExplainCommand",
-    "collect": "embodied_rl.cli.collect:CollectCommand",
+    "collect": "embodied_rl.config.collect:CollectCommand",
     "sft": "embodied_rl.cli.sft:SftCommand",
     "export": "embodied_rl.cli.export:ExportCommand",
     "serve": "embodied_rl.cli.serve:ServeCommand",

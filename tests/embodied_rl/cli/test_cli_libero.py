@@ -13,11 +13,12 @@ import mujoco
 import pytest
 
 from embodied_rl.cli import main
-from embodied_rl.cli.collect import CollectCommand, _settings
 from embodied_rl.cli.doctor_libero import LiberoDoctorConfig, Row, _asked, _summary
 from embodied_rl.cli.select import select
+from embodied_rl.config.collect import CollectCommand
 from embodied_rl.errors import UserError
 from embodied_rl.factory.tasks import load_tasks
+from embodied_rl.jobs.collect import _settings
 from embodied_rl.jobs.fingerprint import fingerprint
 from embodied_rl.jobs.train_setup import load_command
 from embodied_rl.policies.checkpoints.folder import read_provenance

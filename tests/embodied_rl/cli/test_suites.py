@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from embodied_rl.cli import collect, demo, main
+from embodied_rl.cli import demo, main
 from embodied_rl.cli.parse import flag_words
 from embodied_rl.cli.select import select
 from embodied_rl.cli.suites import as_positional, with_suite
@@ -47,7 +47,7 @@ def test_the_same_words_in_every_command(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("embodied_rl.jobs.evaluate.run", lambda _, command, *__, **___: note(*_of(command)))
     monkeypatch.setattr("embodied_rl.jobs.demo.run", lambda _, suite, tasks, *__, **___: note(suite, tasks))
-    monkeypatch.setattr(collect, "_collect", lambda command, _: note(command.suite, command.tasks))
+    monkeypatch.setattr("embodied_rl.jobs.collect.run", lambda command, _: not note(command.suite, command.tasks))
     assert demo.main([*words.split(), *task.split()]) == 0
     for command in ("eval", "collect"):
         more = ["--out", str(tmp_path / "d")] if command == "collect" else []

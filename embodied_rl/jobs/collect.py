@@ -1,0 +1,235 @@
+"""Records demonstrations with the scripted expert: plan, attempts in processes, the dataset."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from embodied_rl.config.collect import AUTO, CollectCommand
+from embodied_rl.config.train import EnvConfig
+from embodied_rl.data import collect, writer
+from embodied_rl.data.layout import ACTION_NAMES, PROPRIO_NAMES, DatasetSpec
+from embodied_rl.data.progress import ProgressBar
+from embodied_rl.errors import UserError, refuse_twice, suggest
+from embodied_rl.factory.demonstrations import hold_bench, open_bench
+from embodied_rl.factory.envs import announce_compilation, pick_render_quality
+from embodied_rl.factory.premises import judge, require_train_states
+from embodied_rl.factory.tasks import LIBERO_SUITES, bundles_digest, describe_stand_ins, load_tasks, unknown_task
+from embodied_rl.sim.libero.protocol import LIBERO, NATIVE, protocol
+from embodied_rl.sim.tabletop import suites, with_fresh_states
+from embodied_rl.utils.console import LastingConsole
+from embodied_rl.utils.lock import locked
+from embodied_rl.utils.output import folder_bytes
+from embodied_rl.utils.words import counted, file_size
+from embodied_rl.version import __version__
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from embodied_rl.data.collect import Attempt, Bench, Job
+    from embodied_rl.factory.tasks import SuiteTask
+    from embodied_rl.sim.libero.protocol import Protocol
+    from embodied_rl.vec_env import EnvInfo
+
+ALL_SUITES = "tabletop"
+EXPECTED_SUCCESS = 0.95
+
+
+def run(command: CollectCommand, line: str) -> bool:
+    """Record, or go on with what a stopped collection has kept.
+
+    Args:
+        command: what to record, and where.
+        line: the command line, for the dataset's metadata.
+
+    Returns:
+        Whether the dataset is written; False when Ctrl-C stopped it.
+
+    Raises:
+        UserError: The suite, its tasks or the disk do not allow it.
+    """
+    with locked(command.out.with_name(command.out.name + ".lock"), f"collecting {command.out}"):
+        try:
+            return _collect(command, line)
+        except OSError as error:
+            raise UserError(
+                f"cannot write {command.out} ({error.strerror}): free some disk space or choose another --out; "
+                "the same command goes on where it stopped"
+            ) from error
+
+
+def _collect(command: CollectCommand, line: str) -> bool:
+    console = LastingConsole()
+    tasks = _tasks(command)
+    info = _describe(tasks, command)
+    console.print(
+        f"{counted(len(tasks), 'task')} of {command.suite}; {info.simulator}; renderer {info.renderer}; "
+        f"{counted(len(info.cameras), 'camera')} of {command.image_size} pixels; {counted(command.workers, 'worker')}",
+        soft_wrap=True,
+    )
+    split = _split(command)
+    settings = _settings(command, tasks, info)
+    if "assets" in settings:
+        console.print(f"assets: {settings['assets']}", soft_wrap=True)
+    begun = writer.begin(command.out, settings)
+    states = {task.name: task.heldout_states if split == "heldout" else task.train_states for task in tasks}
+    attempts = collect.plan(states, command.episodes_per_task, command.seed)
+    spec = DatasetSpec(info.cameras, command.image_size, PROPRIO_NAMES, ACTION_NAMES, round(info.control_hz))
+    job = collect.Job(begun, spec, command.dart_noise_rate, _video_folder(command))
+    build = partial(_bench, command)
+    try:
+        _attempt(build, job, attempts, command.workers, console)
+    except KeyboardInterrupt:
+        kept = len(writer.stored(begun)[0])
+        console.print(
+            f"stopped; {counted(kept, 'episode')} are kept in {begun}. The same command goes on.", soft_wrap=True
+        )
+        return False
+    failed = writer.stored(begun)[1]
+    rows = collect.summary(attempts, failed)
+    used = {} if split == "fresh" else collect.states_used(attempts)
+    _report(rows, failed, console)
+    writer.finalize(command.out, spec, _run_info(settings, rows, failed, line) | {"train_states": used})
+    kept = sum(row["successes"] for row in rows)
+    console.print(
+        f"wrote {command.out}: {counted(kept, 'episode')}, {file_size(folder_bytes(command.out))}", soft_wrap=True
+    )
+    return True
+
+
+def _is_libero(command: CollectCommand) -> bool:
+    return command.suite in LIBERO_SUITES
+
+
+def _split(command: CollectCommand) -> str:
+    """Where the initial states come from."""
+    if command.split != AUTO:
+        return command.split
+    return "train" if _is_libero(command) else "fresh"
+
+
+def _protocol(command: CollectCommand) -> Protocol:
+    if command.protocol != AUTO:
+        return protocol(command.protocol)
+    return LIBERO if _is_libero(command) else NATIVE
+
+
+def _tasks(command: CollectCommand) -> list[SuiteTask]:
+    refuse_twice(command.tasks, "task")
+    split = _split(command)
+    if _is_libero(command):
+        if split == "fresh":
+            raise UserError("LIBERO has no fresh initial states; collect with --split train")
+        official, _ = judge(load_tasks(command.suite, command.tasks, command.era), LastingConsole(stderr=True))
+        if split == "train":
+            require_train_states(official)
+        return official
+    names = suites() if command.suite == ALL_SUITES else (command.suite,)
+    if command.suite == "libero":
+        raise UserError("libero is several suites, name one: collect libero_spatial, or collect libero --suite spatial")
+    if not set(names) <= set(suites()):
+        known = [ALL_SUITES, *suites(), *LIBERO_SUITES]
+        raise UserError(f"unknown suite '{command.suite}'.{suggest(command.suite, known)}")
+    tasks = {task.name.partition("/")[2]: task for name in names for task in load_tasks(name, era=command.era)}
+    for name in command.tasks:
+        if name not in tasks:
+            raise unknown_task(command.suite, name, tasks)
+    chosen = [task for name, task in tasks.items() if not command.tasks or name in command.tasks]
+    if split != "fresh":
+        return chosen
+    return [with_fresh_states(task, command.episodes_per_task, command.seed) for task in chosen]
+
+
+def _describe(tasks: Sequence[SuiteTask], command: CollectCommand) -> EnvInfo:
+    announce_compilation()
+    with open_bench(tasks, _env_config(command), _protocol(command), command.image_size) as bench:
+        return bench.env.info
+
+
+def _bench(command: CollectCommand) -> Bench:
+    """What a worker process runs on."""
+    return hold_bench(open_bench(_tasks(command), _env_config(command), _protocol(command), command.image_size))
+
+
+def _env_config(command: CollectCommand) -> EnvConfig:
+    return EnvConfig(render_quality=command.render_quality, era=command.era)
+
+
+def _attempt(build: partial[Bench], job: Job, attempts: Sequence[Attempt], workers: int, console: Console) -> None:
+    kept, failed = writer.stored(job.partial)
+    open_attempts = [attempt for attempt in attempts if attempt.key not in kept and attempt.key not in failed]
+    if len(open_attempts) < len(attempts):
+        console.print(f"continuing: {len(attempts) - len(open_attempts)} of {len(attempts)} attempts are done")
+    if not open_attempts:
+        return
+    started, frames, failures = time.monotonic(), 0, len(failed)
+    with (
+        ProgressBar(console, "collect") as bar,
+        closing(collect.run(build, job, open_attempts, min(workers, len(open_attempts)))) as results,
+    ):
+        line = bar.add_task("", total=len(attempts), completed=len(attempts) - len(open_attempts), note="")
+        for _, reason, count in results:
+            frames += count
+            failures += bool(reason)
+            pace = frames / (time.monotonic() - started)
+            bar.update(line, advance=1, note=f"{failures} failed, {pace:.0f} frames/s")
+
+
+def _settings(command: CollectCommand, tasks: Sequence[SuiteTask], info: EnvInfo) -> dict[str, Any]:
+    """What decides the content of the dataset: a stopped collection only continues with the same."""
+    stand_ins, bundles = describe_stand_ins(tasks), bundles_digest(tasks)
+    return {
+        **({"assets": stand_ins} if stand_ins else {}),
+        **({"bundles": bundles} if bundles else {}),
+        "suite": command.suite,
+        "tasks": [task.name for task in tasks],
+        "split": _split(command),
+        "protocol": _protocol(command).name,
+        "episodes_per_task": command.episodes_per_task,
+        "dart_noise_rate": command.dart_noise_rate,
+        "seed": command.seed,
+        "image_size": command.image_size,
+        "cameras": list(info.cameras),
+        "simulator": info.simulator,
+        "renderer": info.renderer,
+        "era": "+".join(dict.fromkeys(task.era for task in tasks)),
+        "render_quality": pick_render_quality(command.render_quality, tasks),
+    }
+
+
+def _run_info(
+    settings: dict[str, Any], rows: list[dict[str, Any]], failed: dict[int, str], line: str
+) -> dict[str, Any]:
+    return settings | {
+        "command": line,
+        "version": __version__,
+        "expert": "scripted",
+        "label": "action is the expert's own command; executed_action, where it differs, is a push off course",
+        "results": rows,
+        "failures": [failed[key] for key in sorted(failed)],
+    }
+
+
+def _video_folder(command: CollectCommand) -> Path | None:
+    if not command.video:
+        return None
+    folder = command.out.with_name(command.out.name + "_videos")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _report(rows: list[dict[str, Any]], failed: dict[int, str], console: Console) -> None:
+    table = Table("task", "success", "rate")
+    for row in rows:
+        rate = row["successes"] / row["attempts"]
+        mark = "" if rate >= EXPECTED_SUCCESS else f"  (below {EXPECTED_SUCCESS:.0%})"
+        table.add_row(row["task"], f"{row['successes']}/{row['attempts']}", f"{rate:.0%}{mark}")
+    console.print(table)
+    for key in sorted(failed):
+        console.print(f"failed: {failed[key]}", soft_wrap=True)
