@@ -19,11 +19,11 @@ CLASSES = {
     "leaderboard": "embodied_rl.cli.leaderboard:LeaderboardCommand",
     "explain": "embodied_rl.cli.explain:ExplainCommand",
     "collect": "embodied_rl.config.collect:CollectCommand",
-    "sft": "embodied_rl.cli.sft:SftCommand",
+    "sft": "embodied_rl.config.sft:SftCommand",
     "export": "embodied_rl.cli.export:ExportCommand",
     "serve": "embodied_rl.cli.serve:ServeCommand",
     "deploy": "embodied_rl.cli.deploy:DeployCommand",
-    "plan": "embodied_rl.cli.plan:PlanCommand",
+    "plan": "embodied_rl.config.plan:PlanCommand",
     "bench": "embodied_rl.cli.bench:BenchCommand",
     "doctor": "embodied_rl.jobs.findings:DoctorConfig",
 }

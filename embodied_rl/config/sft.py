@@ -1,10 +1,13 @@
-"""Settings of supervised fine-tuning and its learning-rate schedule; imports nothing heavy."""
+"""Options of `embodied-rl sft`, settings of its loop and the learning-rate schedule; imports nothing heavy."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
 
 from embodied_rl.errors import UserError
 
@@ -67,6 +70,45 @@ class SftConfig:
         """The settings that decide the result: a stopped run may only continue with the same ones."""
         free = ("threads", "val_every", "val_samples", "save_every")
         return {f.name: getattr(self, f.name) for f in fields(SftConfig) if f.name not in free}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SftCommand(SftConfig):
+    """Train a policy on demonstrations in the LeRobot v3 layout.
+
+    A stopped run (Ctrl-C, kill) goes on when the same command is given again.
+    """
+
+    dataset: Annotated[Path, tyro.conf.Positional]
+    """Folder of the dataset, as `embodied-rl collect` makes it."""
+    out: Path
+    """Folder of the checkpoint; it must not exist yet."""
+    policy: str = "openvla"
+    """Kind of policy: openvla, openvla_oft, pi0 or smolvla."""
+    preset: str = "nano"
+    """Size of the policy: nano, tiny or 7b; of pi0 nano, tiny, nano_pi05 or tiny_pi05; of smolvla nano."""
+    chunk_len: int = 8
+    """Control steps that the policy decides at once (K), 1 to 1024."""
+    cameras: tuple[str, ...] = ()
+    """Cameras of the dataset in the order in which the policy sees them, the third-person view first (none given: two
+    whose names say it, the one with wrist or hand in its name last)."""
+    gripper: Literal["auto", "signed", "one_opens", "one_closes"] = "auto"
+    """What the last action means: signed: -1 opens, 1 closes; one_opens, one_closes: 0 to 1; auto: signed, and a
+    dataset without numbers below 0 is refused."""
+    fps: float | None = None
+    """The data set's true control rate, in Hz, where info.json is wrong about it (it is for many published ones), or
+    where it is not the simulator's (20). The policy learns to decide so many actions a second."""
+    image_cache_gib: float = 4.0
+    """Memory for decoded images; those beyond are decoded again when needed. The result does not depend on it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.chunk_len <= 1024:
+            raise UserError(f"--chunk-len must be from 1 to 1024, got {self.chunk_len}")
+        if self.fps is not None and not 0 < self.fps <= 10_000:
+            raise UserError(f"--fps must be a number above 0, up to 10000, got {self.fps}")
+        if not 0 <= self.image_cache_gib < 2**20:
+            raise UserError(f"--image-cache-gib must be a number of GiB, 0 or above, got {self.image_cache_gib}")
 
 
 def _flag(name: str) -> str:

@@ -18,6 +18,7 @@ from embodied_rl.data import writer
 from embodied_rl.data.layout import ACTION_NAMES, PROPRIO_NAMES, DatasetSpec, Episode
 from embodied_rl.data.lerobot import fingerprint, load
 from embodied_rl.errors import UserError
+from embodied_rl.jobs.sft import state_path
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.policies.openvla.checkpoint import load_policy
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
@@ -78,7 +79,7 @@ def test_sft_writes_a_checkpoint_with_provenance(demo: Path, tmp_path: Path) -> 
     assert provenance["dataset"]["sha256"] == fingerprint(demo)
     assert [row["step"] for row in provenance["history"]] == [4, 8]
     assert {"loss", "val_loss", "val_token_accuracy", "val_action_error"} <= set(provenance["history"][0])
-    assert not sft_command.state_path(out).exists()
+    assert not state_path(out).exists()
     statistics = json.loads((out / "dataset_statistics.json").read_text())["tabletop_object"]
     assert statistics["action"]["mask"] == [True] * 6 + [False]
     data = load(demo)
@@ -128,7 +129,7 @@ def test_the_same_command_after_a_kill_at_the_end_says_that_it_is_done(
         patch.setattr(Path, "unlink", killed)
         with pytest.raises(Killed):
             sft_command.main(command)
-    assert sft_command.state_path(out).is_file()
+    assert state_path(out).is_file()
     wrote = (out / "model.safetensors").read_bytes()
     for _ in range(2):
         assert sft_command.main(command) == 0

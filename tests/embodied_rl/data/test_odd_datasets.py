@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_rl.cli import sft as sft_command
+from embodied_rl.config.sft import SftCommand
 from embodied_rl.data.actions import fit_actions
 from embodied_rl.data.frames import Frames
 from embodied_rl.data.lerobot import Demonstrations, load
 from embodied_rl.errors import UserError
+from embodied_rl.jobs import sft
 from embodied_rl.utils.console import LastingConsole
 from tests.embodied_rl.data.by_hand import STEP, ByHand, make
 
@@ -141,8 +142,8 @@ def test_cameras_come_in_the_order_that_is_asked_for(tmp_path: Path) -> None:
 
 
 def _sft(root: Path, *words: str, cameras: tuple[str, ...] | None = None) -> tuple[str, ...]:
-    command = sft_command.SftCommand(dataset=root, out=root / "out", cameras=tuple(words))
-    return sft_command._cameras(command)
+    command = SftCommand(dataset=root, out=root / "out", cameras=tuple(words))
+    return sft._cameras(command)
 
 
 def test_sft_maps_cameras_by_name_or_asks(tmp_path: Path) -> None:
@@ -199,8 +200,8 @@ def test_pictures_without_colours_are_no_cameras(tmp_path: Path, entry: dict[str
 
 
 def _rate(root: Path, fps: float | None, capsys: pytest.CaptureFixture[str]) -> tuple[float, str]:
-    command = sft_command.SftCommand(dataset=root, out=root / "out", fps=fps)
-    return sft_command._control_rate(command, load(root), LastingConsole()), capsys.readouterr().out
+    command = SftCommand(dataset=root, out=root / "out", fps=fps)
+    return sft._control_rate(command, load(root), LastingConsole()), capsys.readouterr().out
 
 
 def test_another_rate_than_the_simulators_must_be_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
