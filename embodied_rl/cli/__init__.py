@@ -8,14 +8,11 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.utils.kernel_cache import use_writable_cache
 from embodied_rl.utils.signals import whole_imports
-from embodied_rl.version import __version__
-
-TESTED_MUJOCO = "4.0.0"
+from embodied_rl.version import __version__, newer_mujoco
 
 # Each name is a module of this package with `main(argv: list[str]) -> int`.
 COMMANDS = {
@@ -118,17 +115,6 @@ def _short(text: str) -> str:
     if len(line) <= _LONGEST:
         return line
     return f"{line[: _LONGEST - 150]} [...] {line[-100:]}"
-
-
-def newer_mujoco() -> str:
-    """A note if another MuJoCo is installed than the one that results were measured with."""
-    try:
-        found = metadata.version("mujoco")
-    except metadata.PackageNotFoundError:
-        return ""
-    if found == TESTED_MUJOCO:
-        return ""
-    return f"mujoco {found} is installed; results were tested with {TESTED_MUJOCO}, and others may differ from them"
 
 
 def _dispatch(args: list[str]) -> int:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from embodied_rl.cli.parse import parse, with_tasks
-from embodied_rl.factory.tasks import LIBERO_SUITES, load_tasks, missing_tasks
-from embodied_rl.jobs.eval_request import suite_name
-from embodied_rl.sim.eras import PUBLISHED, EraChoice
+from embodied_rl.jobs.findings import LiberoDoctorConfig
+from embodied_rl.sim.eras import PUBLISHED
 
 if TYPE_CHECKING:
-    from embodied_rl.factory.tasks import SuiteTask
-    from embodied_rl.sim.libero.premises import Premises
+    from embodied_rl.jobs.doctor_libero import Row
 
 USAGE = """\
 usage: embodied-rl doctor libero [--suite NAME] [options]
@@ -32,54 +29,16 @@ states that nobody can solve.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class LiberoDoctorConfig:
-    """Say whether what LIBERO's tasks say holds in their initial states."""
-
-    suite: str | None = None
-    """Suite: spatial, object, goal, long (also called 10), 90, or one of LIBERO-PRO's, such as spatial_swap (None: all
-    that are installed)."""
-    tasks: tuple[str, ...] = ()
-    """Short names of the tasks (none given: all of the suite); --task NAME names one, in every suite that has it."""
-    era: EraChoice = "auto"
-    """Whose contacts the scenes have: published (mujoco-3.3, which auto takes as well), mujoco-2.3.7 (LIBERO's own), or
-    current (this MuJoCo as it is)."""
-    states: Literal["heldout", "train"] = "heldout"
-    """heldout: the official evaluation states; train: the others, also those that training leaves out."""
-    json: bool = False
-    """Print the findings as JSON instead of a table."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One task under one era: how many states were looked at, in how many each premise holds, what fails, by state."""
-
-    task: str
-    era: str
-    states: int
-    whole: int
-    holds: Mapping[str, int]
-    failures: Mapping[int, Sequence[str]]
-    left_out: Sequence[int]
-    unjudged: Sequence[str]
-
-
 def main(argv: list[str]) -> int:
     """Run `embodied-rl doctor libero`; 0 where every premise holds, else 1."""
     config = parse(LiberoDoctorConfig, with_tasks(argv), "doctor libero", usage=USAGE)
     from rich.console import Console
 
-    from embodied_rl.factory.premises import judge
+    from embodied_rl.jobs.doctor_libero import check_premises  # the simulator, only now
     from embodied_rl.sim.libero.bundle import install_command
 
-    found: dict[str, list[Row]] = {}
     progress = Console(stderr=True)
-    lost: dict[str, int] = {}
-    for suite, asked in _asked(config).items():
-        if not asked and (count := len(missing_tasks(suite))):
-            lost[suite] = count
-        tasks, premises = judge(load_tasks(suite, _there(suite) if suite in lost else asked, config.era), progress)
-        found[suite] = [_row(task, premises[task.name], config.states) for task in tasks]
+    found, lost = check_premises(config, progress)
     if config.json:
         print(json.dumps({suite: [_plain(row) for row in rows] for suite, rows in found.items()}, indent=1))
     else:
@@ -89,53 +48,6 @@ def main(argv: list[str]) -> int:
     return 0 if not lost and all(row.whole == row.states for rows in found.values() for row in rows) else 1
 
 
-def _asked(config: LiberoDoctorConfig) -> dict[str, tuple[str, ...]]:
-    """By suite, the tasks that are asked for; none means all.
-
-    Without --suite every installed one is meant, or those that have a task of --tasks. A task that no suite has is left
-    with the first, and nothing installed with spatial: load_tasks says what is wrong.
-    """
-    if config.suite is not None:
-        return {suite_name("libero", config.suite): config.tasks}
-    from embodied_rl.factory.tasks import cache_dir
-    from embodied_rl.sim.libero.bundle import installed
-
-    there = [name.partition("/") for name in installed(cache_dir() / "libero")]
-    suites = [suite for suite in LIBERO_SUITES if suite in {first for first, _, _ in there}] or [LIBERO_SUITES[0]]
-    found = {
-        suite: tuple(short for first, _, short in there if first == suite and short in config.tasks) for suite in suites
-    }
-    if unknown := set(config.tasks) - {short for names in found.values() for short in names}:
-        return {suites[0]: tuple(sorted(unknown))}
-    return {suite: names for suite, names in found.items() if names or not config.tasks}
-
-
-def _there(suite: str) -> tuple[str, ...]:
-    """Short names of the suite's installed tasks."""
-    from embodied_rl.factory.tasks import cache_dir
-    from embodied_rl.sim.libero.bundle import installed
-
-    return tuple(name.partition("/")[2] for name in installed(cache_dir() / "libero") if name.startswith(f"{suite}/"))
-
-
-def _row(task: SuiteTask, found: Premises, states: str) -> Row:
-    from embodied_rl.sim.libero.premises import PREMISES
-
-    held = set(task.heldout_states)
-    rows = [row for row in range(found.states) if (row in held) == (states == "heldout")]
-    failed = found.failed(rows)
-    return Row(
-        task=task.name,
-        era=task.era,
-        states=len(rows),
-        whole=len(rows) - len(failed),
-        holds={kind: len(rows) - len(found.failed(rows, kind)) for kind in PREMISES},
-        failures={row: [failure.text for failure in found.failures[row]] for row in failed},
-        left_out=[row for row in rows if row in found.unsolvable] if states == "train" else [],
-        unjudged=found.unjudged,
-    )
-
-
 def _era(rows: Sequence[Row]) -> str:
     """The era of these rows in words; they have one."""
     (era,) = {row.era for row in rows}
@@ -143,7 +55,7 @@ def _era(rows: Sequence[Row]) -> str:
 
 
 def _plain(row: Row) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in Row.__slots__}
+    return {name: getattr(row, name) for name in row.__slots__}
 
 
 def _print(found: Mapping[str, Sequence[Row]], states: str) -> None:

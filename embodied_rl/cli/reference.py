@@ -36,7 +36,7 @@ FURTHER = {
         for name in ("List", "Show", "Compare", "Rerun", "Export")
     },
     "reward": {f"reward {name.lower()}": f"embodied_rl.cli.reward:{name}RewardCommand" for name in ("Train", "Card")},
-    "doctor": {"doctor libero": "embodied_rl.cli.doctor_libero:LiberoDoctorConfig"},
+    "doctor": {"doctor libero": "embodied_rl.jobs.findings:LiberoDoctorConfig"},
 }
 """Forms of a command that have options of their own."""
 _NOTE = "<!-- Made by `python -m embodied_rl.cli.reference`: change the texts in the code, then run it again. -->\n"

@@ -8,6 +8,7 @@ from typing import Literal
 
 from embodied_rl.config.train import SUITE
 from embodied_rl.factory.policies import PublishedOptions
+from embodied_rl.sim.eras import EraChoice
 
 State = Literal["ok", "note", "problem"]
 
@@ -33,6 +34,24 @@ class DoctorConfig(PublishedOptions):
     lerobot."""
     dataset: Path | None = None
     """Demonstrations of these tasks in the LeRobot v3 layout, to compare statistics and actions with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiberoDoctorConfig:
+    """Say whether what LIBERO's tasks say holds in their initial states."""
+
+    suite: str | None = None
+    """Suite: spatial, object, goal, long (also called 10), 90, or one of LIBERO-PRO's, such as spatial_swap (None: all
+    that are installed)."""
+    tasks: tuple[str, ...] = ()
+    """Short names of the tasks (none given: all of the suite); --task NAME names one, in every suite that has it."""
+    era: EraChoice = "auto"
+    """Whose contacts the scenes have: published (mujoco-3.3, which auto takes as well), mujoco-2.3.7 (LIBERO's own), or
+    current (this MuJoCo as it is)."""
+    states: Literal["heldout", "train"] = "heldout"
+    """heldout: the official evaluation states; train: the others, also those that training leaves out."""
+    json: bool = False
+    """Print the findings as JSON instead of a table."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,14 @@ import mujoco
 import pytest
 
 from embodied_rl.cli import main
-from embodied_rl.cli.doctor_libero import LiberoDoctorConfig, Row, _asked, _summary
+from embodied_rl.cli.doctor_libero import _summary
 from embodied_rl.cli.select import select
 from embodied_rl.config.collect import CollectCommand
 from embodied_rl.errors import UserError
 from embodied_rl.factory.tasks import load_tasks
 from embodied_rl.jobs.collect import _settings
+from embodied_rl.jobs.doctor_libero import Row, asked_suites
+from embodied_rl.jobs.findings import LiberoDoctorConfig
 from embodied_rl.jobs.fingerprint import fingerprint
 from embodied_rl.jobs.train_setup import load_command
 from embodied_rl.policies.checkpoints.folder import read_provenance
@@ -340,11 +342,11 @@ def test_doctor_looks_for_a_task_in_every_suite(monkeypatch: pytest.MonkeyPatch,
         path = tmp_path / "libero" / "tasks" / f"{name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    assert _asked(LiberoDoctorConfig()) == {"libero_spatial": (), "libero_goal": (), "libero_goal_lan": ()}
-    assert _asked(LiberoDoctorConfig(tasks=("a",))) == {"libero_goal": ("a",), "libero_goal_lan": ("a",)}
-    assert _asked(LiberoDoctorConfig(tasks=("b", "c"))) == {"libero_spatial": ("c",), "libero_goal": ("b",)}
-    assert _asked(LiberoDoctorConfig(tasks=("b", "no_such"))) == {"libero_spatial": ("no_such",)}
-    assert _asked(LiberoDoctorConfig(suite="goal", tasks=("c",))) == {"libero_goal": ("c",)}
+    assert asked_suites(LiberoDoctorConfig()) == {"libero_spatial": (), "libero_goal": (), "libero_goal_lan": ()}
+    assert asked_suites(LiberoDoctorConfig(tasks=("a",))) == {"libero_goal": ("a",), "libero_goal_lan": ("a",)}
+    assert asked_suites(LiberoDoctorConfig(tasks=("b", "c"))) == {"libero_spatial": ("c",), "libero_goal": ("b",)}
+    assert asked_suites(LiberoDoctorConfig(tasks=("b", "no_such"))) == {"libero_spatial": ("no_such",)}
+    assert asked_suites(LiberoDoctorConfig(suite="goal", tasks=("c",))) == {"libero_goal": ("c",)}
 
 
 def test_doctor_names_the_published_era() -> None:

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from embodied_rl.cli import doctor as module
-from embodied_rl.cli import doctor_optional
-from embodied_rl.cli.doctor import doctor, main
+from embodied_rl.cli.doctor import main
 from embodied_rl.errors import UserError
+from embodied_rl.jobs import doctor
 from embodied_rl.jobs.findings import Finding
 from embodied_rl.sim.render import Probe
 from tests import era_library
@@ -20,11 +19,11 @@ from tests.sim.libero.bundles import install_fake
 
 
 def test_exit_code_follows_problems_only(monkeypatch, capsys) -> None:
-    monkeypatch.setattr(module, "CHECKS", [lambda: [Finding("a", "ok", "x"), Finding("b", "note", "y", "optional")]])
-    assert doctor() == 0
+    monkeypatch.setattr(doctor, "CHECKS", [lambda: [Finding("a", "ok", "x"), Finding("b", "note", "y", "optional")]])
+    assert main([]) == 0
     assert "training can run" in capsys.readouterr().out
-    monkeypatch.setattr(module, "CHECKS", [lambda: [Finding("a", "ok", "x"), Finding("bad", "problem", "y", "do z")]])
-    assert doctor() == 1
+    monkeypatch.setattr(doctor, "CHECKS", [lambda: [Finding("a", "ok", "x"), Finding("bad", "problem", "y", "do z")]])
+    assert main([]) == 1
     out = capsys.readouterr().out
     assert "cannot run yet: bad" in out
     assert "do z" in out
@@ -43,8 +42,8 @@ def test_json_lists_every_check(capsys) -> None:
 
 def test_each_optional_package_has_its_version_or_the_way_to_install_it(monkeypatch) -> None:
     versions = {"envpool": "1.2.5", "mujoco-warp": "4.0.0"}
-    monkeypatch.setattr(doctor_optional, "_version", versions.get)
-    rows = {row.name: row for row in doctor_optional.optional()}
+    monkeypatch.setattr(doctor, "_version", versions.get)
+    rows = {row.name: row for row in doctor.optional()}
     assert (rows["EnvPool"].state, rows["EnvPool"].found) == ("ok", "envpool 1.2.5")
     half = rows["MuJoCo Warp"]
     assert (half.state, half.found) == ("note", "warp-lang not installed")
@@ -67,7 +66,7 @@ def test_no_gl_library_is_no_problem_for_the_tabletop(monkeypatch) -> None:
     from embodied_rl.sim.render import choose
 
     monkeypatch.setitem(choose.__globals__, "probe", lambda name: missing)
-    rows = {row.name: row for row in module.renderers()}
+    rows = {row.name: row for row in doctor.renderers()}
     assert rows["renderer osmesa"].advice.endswith("apt-get install libosmesa6")
     assert rows["renderer for tabletop"].state == "ok"
     assert rows["renderer for tabletop"].found.startswith("raycast")
@@ -77,27 +76,27 @@ def test_no_gl_library_is_no_problem_for_the_tabletop(monkeypatch) -> None:
 
 def test_libero_assets_are_found_where_the_variable_says(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("EMBODIED_RL_CACHE", str(tmp_path))
-    assert module.libero()[0].state == "note"
+    assert doctor.libero()[0].state == "note"
     install_fake(tmp_path / "libero")
-    assert module.libero()[0].state == "ok"
-    assert module.libero()[0].found.startswith("2 tasks")
+    assert doctor.libero()[0].state == "ok"
+    assert doctor.libero()[0].found.startswith("2 tasks")
 
 
 def test_the_published_eras_are_tried_and_their_lack_is_a_note(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("EMBODIED_RL_CACHE", str(tmp_path))
     monkeypatch.setattr("embodied_rl.sim.mujoco.era._in_use", [])
-    (row,) = module.eras()
+    (row,) = doctor.eras()
     assert row.state == "note"
     assert "embodied-rl assets install era" in row.found or "--env.era current" in row.found
     if not era_library.missing():
         monkeypatch.undo()
         monkeypatch.setenv("EMBODIED_RL_CACHE", str(era_library.CACHE))
-        (row,) = module.eras()
+        (row,) = doctor.eras()
         assert row.state == "ok"
 
 
 def test_little_memory_is_a_problem(monkeypatch) -> None:
-    monkeypatch.setattr(module, "_available_memory_gb", lambda: 0.5)
-    memory = next(row for row in module.machine() if row.name == "memory")
+    monkeypatch.setattr(doctor, "_available_memory_gb", lambda: 0.5)
+    memory = next(row for row in doctor.machine() if row.name == "memory")
     assert memory.state == "problem"
     assert "close other programs" in memory.advice

@@ -1,0 +1,244 @@
+"""What this machine can run: a list of checks, each of which gives findings. What they try is imported by them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.resources import files
+from pathlib import Path
+
+from embodied_rl.errors import UserError
+from embodied_rl.factory.tasks import cache_dir, libero_bundles
+from embodied_rl.jobs.findings import Finding
+from embodied_rl.real_robot import ik
+from embodied_rl.sim.envpool import load as envpool
+from embodied_rl.sim.maniskill import load as maniskill
+from embodied_rl.sim.warp import install as warp
+from embodied_rl.utils.kernel_cache import SOURCES, folder_of_cache
+from embodied_rl.utils.words import counted
+from embodied_rl.version import TESTED_MUJOCO, newer_mujoco
+
+MIN_PYTHON = (3, 11)
+MIN_MEMORY_GB, MIN_DISK_GB = 3.0, 1.0
+
+
+def check_machine() -> list[Finding]:
+    """What every check of `CHECKS` finds."""
+    return [finding for check in CHECKS for finding in check()]
+
+
+def python() -> list[Finding]:
+    """The interpreter."""
+    version = platform.python_version()
+    if sys.version_info[:2] < MIN_PYTHON:
+        return [Finding("python", "problem", version, "install Python 3.11 or newer")]
+    return [Finding("python", "ok", f"{version}, {platform.system()} {platform.machine()}")]
+
+
+def libraries() -> list[Finding]:
+    """The packages that training imports, by really importing them."""
+    findings = []
+    for name in ("torch", "mujoco", "numba"):
+        try:
+            __import__(name)
+        except (ImportError, OSError) as error:
+            advice = "install it again: pip install --force-reinstall " + name
+            findings.append(Finding(name, "problem", f"does not import: {error}", advice))
+        else:
+            note = newer_mujoco() if name == "mujoco" else ""
+            advice = f"for the tested one: pip install mujoco=={TESTED_MUJOCO}" if note else ""
+            findings.append(Finding(name, "note" if note else "ok", note or metadata.version(name), advice))
+    return findings
+
+
+def gpu() -> list[Finding]:
+    """The GPU that torch can use."""
+    try:
+        import torch
+    except (ImportError, OSError):
+        return []  # `libraries` reports it
+    if torch.cuda.is_available():
+        card = torch.cuda.get_device_properties(0)
+        count = torch.cuda.device_count()
+        memory = card.total_memory / 2**30
+        return [Finding("gpu", "ok", f"{count} x {card.name}, {memory:.0f} GiB, CUDA {torch.version.cuda}")]
+    if Path("/proc/driver/nvidia/version").exists():
+        found = f"an NVIDIA driver, but torch {torch.__version__} cannot use it"
+        return [Finding("gpu", "note", found, "install a CUDA build of torch that fits the driver (pytorch.org)")]
+    return [Finding("gpu", "note", "none: small presets train on the CPU; the 7b preset needs a GPU")]
+
+
+def renderers() -> list[Finding]:
+    """Each renderer's state, and the choice for scenes of primitives (the tabletop suites) and of meshes (LIBERO)."""
+    try:
+        import mujoco
+
+        from embodied_rl.sim.render import PACKAGES, choose, probe
+    except (ImportError, OSError):
+        return []  # `libraries` reports it
+    findings = []
+    for name in ("egl", "osmesa"):
+        state = probe(name)
+        advice = f"optional; Debian: apt-get install {PACKAGES[name]}" if state.state == "missing" else ""
+        findings.append(
+            Finding(f"renderer {name}", "note" if advice else "ok", f"{state.state}: {state.device}", advice)
+        )
+    findings.append(Finding("renderer raycast", "ok", "CPU, needs no library; scenes of primitive shapes only"))
+    findings.append(Finding("renderer raster", "ok", "CPU, needs no library; fast frames only, of scenes with meshes"))
+    scenes = ("tabletop", _PRIMITIVE, True), ("mesh scenes, exact", _MESH, False), ("mesh scenes, fast", _MESH, False)
+    for title, xml, needed in scenes:
+        try:
+            choice = choose("auto", [mujoco.MjModel.from_xml_string(xml)], fast="exact" not in title)
+            findings.append(Finding(f"renderer for {title}", "ok", f"{choice.name}: {choice.reason}"))
+        except UserError as error:
+            advice = f"Debian: apt-get install {PACKAGES['osmesa']}"
+            findings.append(Finding(f"renderer for {title}", "problem" if needed else "note", str(error), advice))
+    return findings
+
+
+def machine() -> list[Finding]:
+    """Cores, memory and the free disk space of the working folder, which runs are written to."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    findings = [Finding("cores", "ok", str(cores))]
+    memory = _available_memory_gb()
+    if memory is not None:
+        low = memory < MIN_MEMORY_GB
+        advice = f"close other programs: training needs about {MIN_MEMORY_GB:.0f} GB" if low else ""
+        findings.append(Finding("memory", "problem" if low else "ok", f"{memory:.1f} GB available", advice))
+    space = os.statvfs(".") if hasattr(os, "statvfs") else None
+    if space is not None:
+        free = space.f_bavail * space.f_frsize / 1e9
+        low = free < MIN_DISK_GB
+        advice = f"free some space: a run needs up to {MIN_DISK_GB:.0f} GB" if low else ""
+        findings.append(Finding("disk", "problem" if low else "ok", f"{free:.1f} GB free in {Path.cwd()}", advice))
+    return findings
+
+
+def cache() -> list[Finding]:
+    """Where numba keeps compiled kernels; without it every start compiles for half a minute."""
+    folder, beside = folder_of_cache()
+    if beside:
+        return [Finding("kernel cache", "ok", str(folder))]
+    advice = "none, unless starts are slow: then set NUMBA_CACHE_DIR to a folder that lasts"
+    return [Finding("kernel cache", "note", f"{folder}, since {SOURCES} is not written to", advice)]
+
+
+def libero() -> list[Finding]:
+    """The official LIBERO files, which are not part of this project."""
+    folder = libero_bundles()
+    if folder:
+        count = len(list(folder.glob("tasks/*/*.json")))
+        return [
+            Finding("LIBERO", "ok", f"{counted(count, 'task')} in {folder} (more: embodied-rl assets status libero)")
+        ]
+    advice = (
+        "optional: embodied-rl assets install libero, or set EMBODIED_RL_CACHE where it is elsewhere; "
+        "`train libero` uses the tabletop suites instead"
+    )
+    return [Finding("LIBERO", "note", f"not in {cache_dir() / 'libero'}", advice)]
+
+
+def eras() -> list[Finding]:
+    """Whether LIBERO's published eras run, by really putting the old collider in place."""
+    try:
+        from embodied_rl.factory.era import try_era
+
+        return [Finding("LIBERO eras", "ok", try_era())]
+    except UserError as error:
+        return [Finding("LIBERO eras", "note", str(error), "needed for LIBERO's suites only")]
+    except (ImportError, OSError):
+        return []  # `libraries` reports it
+
+
+def checkpoint() -> list[Finding]:
+    """The small checkpoint that ships with the project."""
+    folder = Path(str(files("embodied_rl.assets"))) / "checkpoints" / "nano"
+    weights = folder / "model.safetensors"
+    if weights.is_file():
+        return [Finding("nano checkpoint", "ok", f"{weights.stat().st_size / 1e6:.1f} MB, {folder}")]
+    advice = "install the package again, or make one: embodied-rl collect, then embodied-rl sft"
+    return [Finding("nano checkpoint", "problem", f"not in {folder}", advice)]
+
+
+@dataclass(frozen=True, slots=True)
+class Optional:
+    """A thing that some commands need. packages: their names in the package index. serves: what for."""
+
+    name: str
+    packages: tuple[str, ...]
+    serves: str
+    install: str
+
+
+OPTIONAL = (
+    Optional("EnvPool", ("envpool",), "suites metaworld, fetch, playground, dm_control", envpool.INSTALL),
+    Optional("MuJoCo Warp", ("mujoco-warp", "warp-lang"), "--env.simulator warp, --env.renderer warp", warp.INSTALL),
+    Optional("ManiSkill", ("mani-skill", "sapien"), "suite maniskill", f"in a checkout: {maniskill.INSTALL}"),
+    Optional(
+        "gymnasium-robotics", ("gymnasium-robotics",), "more tasks of suite gymnasium", "pip install gymnasium-robotics"
+    ),
+    Optional("rl_games", ("rl-games",), "make_isaacgym_env", "pip install --no-deps rl-games (docs/views.md)"),
+    Optional("rsl_rl", ("rsl-rl-lib",), "make_isaacgym_env", "pip install 'embodied-rl[rsl-rl]'"),
+    Optional("skrl", ("skrl",), "make_isaacgym_env", "pip install --no-deps skrl (docs/views.md)"),
+    Optional("Ray", ("ray",), "--scheduler ray", "pip install 'embodied-rl[ray]'"),
+    Optional("policy server", ("websockets", "msgpack"), "embodied-rl serve", "pip install 'embodied-rl[serve]'"),
+    Optional("recorder", ("mcap", "zstandard"), "recordings of a robot", "pip install 'embodied-rl[record]'"),
+    Optional("inverse kinematics", ("mink", "daqp"), "arms that take joints", ik.INSTALL),
+    Optional("TensorBoard", ("tensorboard",), "--track tensorboard", "pip install 'embodied-rl[track]'"),
+    Optional("Weights & Biases", ("wandb",), "--track wandb", "pip install 'embodied-rl[wandb]'"),
+)
+
+
+def optional() -> list[Finding]:
+    """A row for each of `OPTIONAL`."""
+    return [_finding(what) for what in OPTIONAL]
+
+
+def _finding(what: Optional) -> Finding:
+    found = [(name, _version(name)) for name in what.packages]
+    missing = [name for name, version in found if version is None]
+    if missing:
+        return Finding(what.name, "note", f"{_listed(missing)} not installed", f"for {what.serves}: {what.install}")
+    return Finding(what.name, "ok", _listed([f"{name} {version}" for name, version in found]))
+
+
+def _listed(words: Sequence[str]) -> str:
+    return ", ".join(words)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+CHECKS: Sequence[Callable[[], list[Finding]]] = (
+    python,
+    libraries,
+    gpu,
+    renderers,
+    machine,
+    cache,
+    libero,
+    eras,
+    checkpoint,
+    optional,
+)
+
+_PRIMITIVE = "<mujoco><worldbody><geom size='.1'/></worldbody></mujoco>"
+_MESH = """<mujoco><asset><mesh name="m" vertex="0 0 0 1 0 0 0 1 0 0 0 1"/></asset>
+<worldbody><geom name="mesh" type="mesh" mesh="m"/></worldbody></mujoco>"""
+
+
+def _available_memory_gb() -> float | None:
+    """Memory that a new program can use, or None where the system does not say (not Linux)."""
+    info = Path("/proc/meminfo")
+    if not info.exists():
+        return None
+    fields = dict(line.split(":", 1) for line in info.read_text().splitlines())
+    return int(fields["MemAvailable"].split()[0]) * 1024 / 1e9
