@@ -235,7 +235,7 @@ def test_what_is_counted_of_pi0_is_what_a_real_policy_holds() -> None:
         (["--policy", "openvl"], "Did you mean 'openvla'?"),
         (["--preset", "70b"], "unknown"),
         (["--gpu", "0"], "--gpu must be positive"),
-        (["--gpu", "nan"], "--gpu must be a finite number"),
+        (["--gpu", "nan"], "--gpu must be positive and finite"),
         (["--policy", "pi0", "--variant", "simplevla"], "needs --policy openvla_oft"),
         (["--policy", "openvla_oft", "--variant", "rlnf"], "Did you mean 'rlinf'?"),
     ],

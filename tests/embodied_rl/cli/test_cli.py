@@ -221,7 +221,7 @@ def test_names_to_choose_from_are_one_a_line_and_whole(
 def test_version_says_when_another_mujoco_is_installed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("embodied_rl.cli.metadata.version", lambda name: "4.0.7")
+    monkeypatch.setattr("embodied_rl.version.metadata.version", lambda name: "4.0.7")
     assert main(["--version"]) == 0
     assert "mujoco 4.0.7 is installed; results were tested with 4.0.0" in capsys.readouterr().out
 
