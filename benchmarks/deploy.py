@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.benchmarks.deploy_cameras import button_to_last_command
+from embodied_rl.benchmarks.deploy_faults import Drills
 from embodied_rl.cli.deploy import DeployCommand
 from embodied_rl.errors import UserError
 from embodied_rl.jobs.deploy import fleet_config, held_out, summary
 from embodied_rl.real_robot.deploy.episodes import run_episode
-from embodied_rl.real_robot.deploy.faults import Drills
 from embodied_rl.real_robot.deploy.fleet import Fleet, FleetConfig
 from embodied_rl.real_robot.ros2.environment import enter, ros_environment
 

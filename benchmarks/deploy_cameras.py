@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from embodied_rl.benchmarks.deploy_faults import Drills
 from embodied_rl.errors import UserError
 from embodied_rl.real_robot.deploy.episodes import patiently, to_idle
-from embodied_rl.real_robot.deploy.faults import Drills
 from embodied_rl.real_robot.deploy.fleet import Fleet, FleetConfig
 from embodied_rl.real_robot.deploy.processes import Process
 from embodied_rl.real_robot.ros2 import qos

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from embodied_rl.benchmarks.deploy_faults import MOVING, Drills
 from embodied_rl.real_robot.deploy.episodes import patiently
-from embodied_rl.real_robot.deploy.faults import MOVING, Drills
 from embodied_rl.real_robot.deploy.fleet import Fleet
 from embodied_rl.real_robot.ros2.clock import Clock
 

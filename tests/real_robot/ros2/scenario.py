@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
+from embodied_rl.benchmarks.deploy_faults import Drills
 from embodied_rl.evaluation.evaluate import evaluate
 from embodied_rl.policy import PolicyTraits
 from embodied_rl.real_robot.deploy.episodes import patiently, run_episode, shadow_episode, to_idle
-from embodied_rl.real_robot.deploy.faults import Drills
 from embodied_rl.real_robot.deploy.fleet import Fleet, FleetConfig
 from embodied_rl.real_robot.deploy.processes import Process
 from embodied_rl.real_robot.env.bridge import BridgeArm, TwinScene

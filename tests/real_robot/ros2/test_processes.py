@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from embodied_rl.benchmarks.deploy_faults import STILL
 from embodied_rl.cli import main
 from embodied_rl.data.lerobot import load
 from embodied_rl.real_robot.core.robot import load_robot
 from embodied_rl.real_robot.core.runtime import Tick
 from embodied_rl.real_robot.core.states import ArmState, Event, Transition
-from embodied_rl.real_robot.deploy.faults import STILL
 from embodied_rl.real_robot.record.events import ChunkArrived, ControlStep, EmergencyStop, JointStates
 from embodied_rl.real_robot.record.reader import RecordingFile
 
