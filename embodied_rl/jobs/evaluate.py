@@ -165,8 +165,7 @@ def _run_info(plan: EvaluationPlan, ready: Evaluated, words: str) -> dict[str, A
     count = len({(spec.task, spec.init_state) for spec in plan.specs}) // len(plan.tasks)
     return {
         "command": words,
-        "suite": f"{plan.suite}, {counted(len(plan.tasks), 'task')}, "
-        f"{count} {command.states} {'state' if count == 1 else 'states'} each",
+        "suite": f"{plan.suite}, {counted(len(plan.tasks), 'task')}, {counted(count, _STATES[command.states])} each",
         "protocol": plan.protocol.name,
         "deviations": "; ".join(ready.notes) or "none",
         "perturbed": f"{', '.join(command.perturb)} at level {command.perturb_level:g}" if command.perturb else "no",
@@ -185,6 +184,7 @@ def _run_info(plan: EvaluationPlan, ready: Evaluated, words: str) -> dict[str, A
     }
 
 
+_STATES = {"heldout": "held-out state", "train": "training state"}
 _FIRST = {
     "policy": "policy",
     "weights": "weights",

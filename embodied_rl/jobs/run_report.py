@@ -22,7 +22,7 @@ from embodied_rl.telemetry.report import Clip, Outcome, Report, write_report
 from embodied_rl.telemetry.tables import cells, change_words, short_labels, success_table
 from embodied_rl.telemetry.trace import draw_timeline, first_iterations
 from embodied_rl.utils.profiler import Span
-from embodied_rl.utils.words import counted, moved, time_spent
+from embodied_rl.utils.words import counted, moved, sentence, time_spent
 
 TIMELINE = "timeline.svg"
 
@@ -36,14 +36,15 @@ def write_run_report(folder: Path) -> None:
     outcomes, updates = _outcomes(record)
     if not outcomes:
         return
-    config, stamp = record.config, record.sessions[-1]
+    config = record.config
+    progress = f"{record.updates} of {counted(config.iterations, 'update')} so far"
     report = Report(
         title=f"{kind_of('policy', config.policy)} on {config.suite}, {kind_of('algorithm', config.algorithm)}, "
         f"seed {config.seed}",
-        state="Training run, " + ("finished" if record.finished else _progress(record)),
+        state=f"Training run, {'finished' if record.finished else progress}",
         when=f"after {counted(updates, 'update')}" if updates else "after",
-        facts=_facts(record),
-        run_info=stamp,
+        facts=_facts(record, [sentence(outcome.label) for outcome in outcomes[1:]]),
+        run_info=record.sessions[-1],
         outcomes=outcomes,
         config=(folder / CONFIG_FILE).read_text(encoding="utf-8"),
         metrics=record.metrics,
@@ -60,18 +61,13 @@ def write_timeline(folder: Path, spans: Sequence[Span], title: str) -> None:
         (folder / TIMELINE).write_text(draw_timeline(first_iterations(spans), title), encoding="utf-8")
 
 
-def _progress(record: RunRecord) -> str:
-    return f"{record.updates} of {counted(record.config.iterations, 'update')} so far"
-
-
-def _facts(record: RunRecord) -> dict[str, Any]:
+def _facts(record: RunRecord, names: Sequence[str]) -> dict[str, Any]:
     """Whose score it is, of what, and how long it took."""
-    config, stamp = record.config, record.sessions[-1]
-    tasks = counted(len(config.tasks), "task") if config.tasks else stamp.get("suite", config.suite).partition(":")[0]
+    stamp = record.sessions[-1]
     return {
         "policy": stamp.get("policy"),
         "weights before training": stamp.get("weights"),
-        "tasks": tasks,
+        "tasks": f"{record.config.suite}, {names[0] if len(names) == 1 else counted(len(names), 'task')}",
         "training": stamp.get("algorithm"),
         "schedule": stamp.get("scheduler"),
         "took": _took(record),
@@ -87,7 +83,7 @@ def _took(record: RunRecord) -> str:
         cpu = sum(session["cpu_seconds"] for session in record.sessions)
         return f"{time_spent(sum(seconds))}, evaluations and films too; {time_spent(cpu)} of CPU time"
     updates = sum(row.get("time/iteration") or 0.0 for row in record.metrics)
-    return f"{time_spent(updates)} so far for its updates, evaluations and films apart"
+    return f"{time_spent(updates)} for its updates, evaluations and films apart"
 
 
 def result_table(folder: Path) -> Table:
