@@ -12,6 +12,7 @@ from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.telemetry.tables import cells, interval_words
 from embodied_rl.types import EpisodeResult
 from embodied_rl.utils.output import replace_text
+from embodied_rl.utils.words import counted
 
 
 class RunObserver:
@@ -66,7 +67,7 @@ class RunObserver:
         path.parent.mkdir(exist_ok=True)
         replace_text(path, json.dumps(report.to_json()))
         what = "success" if report.overall.has_success else "mean return"
-        self._progress.message(f"held-out {what} after {iteration} updates: {describe(report)}")
+        self._progress.message(f"held-out {what} after {counted(iteration, 'update')}: {describe(report)}")
         if self._measured is not None:
             self._measured(iteration)
 
