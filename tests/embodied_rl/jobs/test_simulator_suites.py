@@ -27,7 +27,7 @@ def test_fetch_trains_and_is_evaluated(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(words.split()) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "envpool 1.2.5, exact episodes, reward progress" in shown
-    assert "held-out success after 1 updates" in shown
+    assert "held-out success after 1 update" in shown
     assert load_yaml(tmp_path / "run" / "config.yaml").env.reward_gamma == 0.95, "the recipe's discount"
     again = f"eval fetch --checkpoint {tmp_path / 'run'} --states-per-task 2 --json {tmp_path / 'eval.json'}"
     assert main(again.split()) == 0
