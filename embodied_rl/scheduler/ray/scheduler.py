@@ -23,7 +23,7 @@ from embodied_rl.scheduler.config import RayConfig
 from embodied_rl.scheduler.exchange import GroupExchange
 from embodied_rl.scheduler.ray.cluster import connect
 from embodied_rl.scheduler.ray.pool import RayPool
-from embodied_rl.scheduler.ray.weight_sync import WeightDeltaEncoder, size_bytes
+from embodied_rl.scheduler.ray.weight_sync import WeightDeltaEncoder
 from embodied_rl.types import EpisodeResult, RolloutBatch
 
 _POLL_SECONDS = 0.1
@@ -33,9 +33,6 @@ class RayScheduler:
     """A `Scheduler` whose rollout runs on `config.workers` actors. Close it when done.
 
     Over ranks each has workers of its own for its groups; its batch is the same on every rank, but for the frames.
-
-    Attributes:
-        sent_bytes: what the last `publish` sent to each worker.
     """
 
     def __init__(
@@ -53,7 +50,6 @@ class RayScheduler:
         self._results: list[EpisodeResult] = []
         self._notes: list[str] = []
         self._published = 0
-        self.sent_bytes = 0
         self._pool = RayPool(
             self._ray,
             config,
@@ -115,7 +111,6 @@ class RayScheduler:
         buckets = self._encoder.changes()
         if whole:
             buckets = self._encoder.full_state()
-        self.sent_bytes = size_bytes(buckets)
         self._pool.send(version, buckets)
         self._published = version
 

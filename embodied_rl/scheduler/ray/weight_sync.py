@@ -75,11 +75,6 @@ def apply_deltas(policy: nn.Module, buckets: Sequence[Bucket]) -> None:
                     tensor.copy_(flat.view(tensor.shape))
 
 
-def size_bytes(buckets: Sequence[Bucket]) -> int:
-    """What it takes to send these changes."""
-    return sum(change.size_bytes for bucket in buckets for change in bucket.values())
-
-
 def _bits(tensor: Tensor) -> Tensor:
     """As integers: -0.0 is not 0.0, and NaN equals itself."""
     return tensor.contiguous().view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.itemsize])
