@@ -1,13 +1,16 @@
-"""What holds for every test."""
+"""What holds for every test: two tiers, no clock, no process that a test does not say it starts."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -18,6 +21,72 @@ import embodied_rl.factory.suite_env  # noqa: F401
 # No test depends on how long something takes: hypothesis' deadline would fail one on a loaded machine.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+QUICK = frozenset({"git", "lscpu"})
+"""Programs that any test may start: small ones. Python, Ray, ROS, a browser or OpenGL make a test a `process` one."""
+INSTALLS = "libero_real"
+"""The fixture that runs pip and LIBERO's own code in processes of Python, once for a machine."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What uses the real LIBERO installation starts its installer, wherever the fixture stands in between."""
+    for item in items:
+        if INSTALLS in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.process)
+
+
+class Children:
+    """The processes that the test at work has started, and whether it may."""
+
+    def __init__(self) -> None:
+        self.test: pytest.Item | None = None
+        self.forbidden: list[str] = []
+
+    def started(self, program: str) -> None:
+        """Fails an unmarked test where it starts a process, before it does."""
+        name = Path(program).name
+        if name in QUICK or self.test is None or self.test.get_closest_marker("process") is not None:
+            return
+        self.forbidden.append(name)
+        pytest.fail(f"{self.test.name} starts {name}: mark it with @pytest.mark.process (or its module: pytestmark)")
+
+
+_children = Children()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Fixtures count as part of the test that is the first to need them."""
+    _children.test, _children.forbidden = item, []
+    try:
+        return (yield)
+    finally:
+        _children.test = None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _processes_are_watched() -> Iterator[None]:
+    popen, start = subprocess.Popen.__init__, BaseProcess.start
+
+    def watched_popen(self: subprocess.Popen[Any], args: Any, *more: Any, **options: Any) -> None:
+        _children.started(os.fspath(args if isinstance(args, str | os.PathLike) else next(iter(args))))
+        popen(self, args, *more, **options)
+
+    def watched_start(self: BaseProcess) -> None:
+        _children.started(f"a process of multiprocessing ({type(self).__name__})")
+        start(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess.Popen, "__init__", watched_popen)
+        patch.setattr(BaseProcess, "start", watched_start)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _starts_no_process_unless_marked() -> Iterator[None]:
+    """Also where the code under test, or a thread, took the failure at the start for its own."""
+    yield
+    assert not _children.forbidden, f"unmarked, and starts {_children.forbidden}: mark it with @pytest.mark.process"
 
 
 @pytest.fixture(autouse=True)
