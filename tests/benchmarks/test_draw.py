@@ -34,7 +34,7 @@ def test_every_drawing_of_every_thread_counts() -> None:
     assert len({thread for thread, _ in renderer.asked}) == 3
     assert {scene for _, scene in renderer.asked} == set(range(len(scenes.models)))
     measured = len(renderer.asked) - 3 * len(scenes.models)
-    assert 0.2 <= measured / row.per_s < 10
+    assert measured / row.per_s >= 0.2
 
 
 class Broken(Counting):

@@ -29,7 +29,7 @@ def descendants(pid: int) -> dict[int, str]:
     return found
 
 
-def wait_for(what: Callable[[], object], process: subprocess.Popen[str], seconds: float = 600.0) -> None:
+def wait_for(what: Callable[[], object], process: subprocess.Popen[str], seconds: float = 3600.0) -> None:
     """Until it is so; AssertionError if the process ends first, or in `seconds` it is not (machines are busy)."""
     end = time.monotonic() + seconds
     while not what():

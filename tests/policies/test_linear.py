@@ -39,7 +39,7 @@ def pages_kept(**settings: str) -> int:
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=900,
     )
     return int(ran.stdout)
 

@@ -52,7 +52,7 @@ class OpenpiLike:
         return decode(self._bytes())
 
     def _bytes(self) -> bytes:
-        answer = self.socket.recv(timeout=60)
+        answer = self.socket.recv(timeout=900)
         if isinstance(answer, str):
             raise RuntimeError(answer)
         return answer

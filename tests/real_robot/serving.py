@@ -92,7 +92,7 @@ class Serving:
 
     def __enter__(self) -> Serving:
         self._thread.start()
-        assert self._ready.wait(60)
+        assert self._ready.wait(900)
         return self
 
     def __exit__(

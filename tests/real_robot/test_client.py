@@ -121,7 +121,7 @@ def test_a_late_answer_is_never_the_next_ones() -> None:
 
     def slow(requests: Sequence[Request]) -> list[Array | str]:
         if requests[0].instruction == "put bowl 0 on the plate":
-            assert go_on.wait(60)
+            assert go_on.wait(900)
         return decide_all(requests)
 
     with Serving(slow) as server, PolicyClient(port=server.port, timeout=0.3) as client:

@@ -58,7 +58,7 @@ def frame(opcode: int, data: bytes, *, fin: bool = True, length: int | None = No
 
 def opened(port: int) -> socket.socket:
     """A connection whose handshake is done and whose metadata is read."""
-    raw = socket.create_connection(("127.0.0.1", port), timeout=60)
+    raw = socket.create_connection(("127.0.0.1", port), timeout=900)
     raw.sendall(UPGRADE)
     seen = b""
     while b"server" not in seen.partition(b"\r\n\r\n")[2]:
@@ -86,7 +86,7 @@ def test_an_oversized_message_closes_with_the_size(server: Serving) -> None:
     with OpenpiLike(server.port) as client:
         client.socket.send(bytes(70_000))
         with pytest.raises(ConnectionClosed, match="65536") as found:
-            client.socket.recv(timeout=60)
+            client.socket.recv(timeout=900)
         assert found.value.rcvd is not None
         assert found.value.rcvd.code == 1009
 
@@ -111,7 +111,7 @@ def test_a_message_that_never_ends_is_cut() -> None:
         def pieces() -> Iterator[bytes]:
             yield b"\x81"
             with pytest.raises(ConnectionClosed, match=r"took longer than 0\.5 s to arrive"):
-                client.socket.recv(timeout=60)
+                client.socket.recv(timeout=900)
 
         with pytest.raises(ConnectionClosed):
             client.socket.send(pieces())
@@ -127,14 +127,14 @@ def test_a_client_that_hangs_within_a_frame_is_cut() -> None:
 
 def test_a_handshake_that_never_ends_is_cut() -> None:
     with Serving(handshake_s=0.3) as server:
-        raw = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+        raw = socket.create_connection(("127.0.0.1", server.port), timeout=900)
         raw.sendall(UPGRADE[:40])
         assert ending(raw) == (None, "")
 
 
 def test_connections_that_never_open_are_bounded_and_make_room_for_a_robot(server: Serving) -> None:
     """60 half handshakes where 20 have room: the oldest are cut off, and whoever opens for good is let in."""
-    many = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(60)]
+    many = [socket.create_connection(("127.0.0.1", server.port), timeout=900) for _ in range(60)]
     cut = 0
     for raw in many[:40]:
         with suppress(ConnectionError):
@@ -165,13 +165,13 @@ def test_large_pictures_do_not_keep_a_small_one_waiting() -> None:
     def picture(image: Array) -> Array:
         if image.shape[0] == 600:
             reading.set()
-            assert go_on.wait(60)
+            assert go_on.wait(900)
         return fitter(image)
 
     with Serving(picture=picture) as server, ThreadPoolExecutor(3) as pool, ExitStack() as stack:
         robots = [stack.enter_context(OpenpiLike(server.port)) for _ in range(4)]
         large = [pool.submit(robot.infer, libero_obs(number, size=600)) for number, robot in enumerate(robots[:3])]
-        assert reading.wait(60)
+        assert reading.wait(900)
         try:
             for _ in range(3):
                 robots[3].infer(libero_obs(2))
@@ -179,7 +179,7 @@ def test_large_pictures_do_not_keep_a_small_one_waiting() -> None:
         finally:
             go_on.set()
         for answer in large:
-            answer.result(60)
+            answer.result(900)
 
 
 def test_reading_counts_for_the_deadline() -> None:
@@ -214,7 +214,7 @@ def test_a_request_that_is_no_websocket_gets_a_plain_answer(server: Serving) -> 
     status, text = get(server.port, "/")
     assert status == 426
     assert "WebSocket" in text
-    raw = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+    raw = socket.create_connection(("127.0.0.1", server.port), timeout=900)
     raw.sendall(b"\x16\x03\x01 this is TLS \r\n\r\n")
     assert raw.recv(4096) == b""
     raw.close()
@@ -246,7 +246,7 @@ def test_fuzzed_messages_are_answered(server: Serving, at: int, patch: bytes, cu
     bad = (good[:at] + patch + good[at + len(patch) :])[: len(good) - cut]
     with OpenpiLike(server.port) as client:
         client.socket.send(bad)
-        answer = client.socket.recv(timeout=60)
+        answer = client.socket.recv(timeout=900)
         assert isinstance(answer, bytes) or "\n" not in answer
 
 
@@ -256,7 +256,7 @@ def test_memory_is_flat(server: Serving) -> None:
             with OpenpiLike(server.port) as client:
                 client.infer(libero_obs(0, size=16))
                 client.socket.send(os.urandom(2000))
-                client.socket.recv(timeout=60)
+                client.socket.recv(timeout=900)
             raw = opened(server.port)
             raw.sendall(frame(BINARY, b"", fin=False) + frame(9, b"x"))
             raw.close()

@@ -60,7 +60,7 @@ class Program:
     def end(self, number: int) -> int:
         """Exit code after that signal; the rest of the output is added to `said`."""
         self.process.send_signal(number)
-        self.said += self.process.communicate(timeout=120)[0]
+        self.said += self.process.communicate(timeout=900)[0]
         return self.process.returncode
 
 

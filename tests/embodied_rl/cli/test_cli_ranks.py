@@ -57,7 +57,7 @@ def ranks_of(process: subprocess.Popen[str]) -> dict[int, int]:
 
 
 def nothing_is_left(pids: list[int]) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 900
     while left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
         assert time.monotonic() < end, left
         time.sleep(0.05)
@@ -72,7 +72,7 @@ def test_a_run_that_lost_a_rank_says_so_and_ends_as_an_undisturbed_one(checkpoin
         wait_for(lambda: updates(run) >= 1, process)
         pids = ranks_of(process)
         os.kill(pids[1], signal.SIGKILL)
-        _, said = process.communicate(timeout=600)
+        _, said = process.communicate(timeout=3600)
     finally:
         process.kill()
     assert process.returncode == 1, said

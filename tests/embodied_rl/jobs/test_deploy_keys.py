@@ -16,7 +16,7 @@ from embodied_rl.real_robot.deploy.hearing import Heard
 from embodied_rl.real_robot.deploy.wishes import Wishes
 from embodied_rl.utils.console import LastingConsole
 
-_WAIT_S = 20.0
+_WAIT_S = 900.0
 
 
 class SlowBridge:

@@ -20,7 +20,7 @@ from embodied_rl.rollout.actor import MIN_ROWS, ParallelActor
 from embodied_rl.types import ActOutput, EvalOutput, Observation
 from embodied_rl.utils.threads import CoreBudget, set_torch_threads
 
-LONG = 20.0
+LONG = 900.0
 
 
 class Seen(nn.Module):

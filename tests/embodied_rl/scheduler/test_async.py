@@ -32,7 +32,7 @@ from tests.toy import ToyPolicy
 
 BY_ROWS = LearnerConfig(lr=1e-2, minibatch_size=60, microbatch_size=24)
 BY_GROUPS = replace(BY_ROWS, minibatch_size=None, minibatch_groups=2)
-PATIENCE = 60.0
+PATIENCE = 900.0
 
 
 def staleness(batch: RolloutBatch) -> torch.Tensor:

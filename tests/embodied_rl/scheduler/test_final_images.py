@@ -66,9 +66,9 @@ class Together(Collectives):
 
     def gather(self, value: Any) -> list[Any]:
         self._said[self.rank] = pickle.dumps(value)
-        self._barrier.wait(60)
+        self._barrier.wait(900)
         found = [pickle.loads(part) for part in self._said]
-        self._barrier.wait(60)
+        self._barrier.wait(900)
         return found
 
 

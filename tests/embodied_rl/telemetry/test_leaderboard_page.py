@@ -159,7 +159,7 @@ class Tab:
         self._count += 1
         self._socket.send(json.dumps({"id": self._count, "method": method, "params": params}))
         while True:
-            message = json.loads(self._socket.recv(timeout=60))
+            message = json.loads(self._socket.recv(timeout=900))
             if message.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
                 self.errors.append(str(message["params"]))
             if message.get("id") == self._count:

@@ -93,7 +93,7 @@ def test_interrupted_saves_says_how_to_go_on_and_resumes_exactly(tmp_path: Path,
     process = program(tmp_path / "stopped", "grpo", "--hold", "3")
     wait_for_lines(tmp_path / "stopped/metrics.jsonl", 4, process)
     process.send_signal(number)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=900)
     assert process.returncode == 130, output
     latest = (tmp_path / "stopped/checkpoints/latest").read_text().strip()
     assert latest == "iter-000003"
@@ -111,7 +111,7 @@ def test_a_reader_that_leaves_costs_nothing(tmp_path: Path) -> None:
     assert process.stdout is not None
     process.stdout.close()
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 130
+    assert process.wait(timeout=900) == 130
     assert (tmp_path / "checkpoints/latest").read_text().strip() == "iter-000003"
 
 

@@ -88,7 +88,7 @@ def begin(words: list[str]) -> subprocess.Popen[str]:
 def start(words: list[str]) -> tuple[int, str]:
     """Exit code and what was said on stderr."""
     process = begin(words)
-    _, said = process.communicate(timeout=600)
+    _, said = process.communicate(timeout=3600)
     return process.returncode, said
 
 
@@ -113,7 +113,7 @@ def test_ranks_stop_and_save_together_and_one_process_goes_on(tmp_path: Path) ->
         wait_for(lambda: metrics.exists() and '"iteration": 3' in metrics.read_text(), process)
         below = descendants(process.pid)
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=600)
+        _, said = process.communicate(timeout=3600)
     finally:
         process.kill()
     assert process.returncode == 130, said
@@ -135,7 +135,7 @@ def test_ranks_whose_launcher_is_killed_save_and_end(launcher: str, tmp_path: Pa
         wait_for(lambda: metrics.exists() and '"iteration": 3' in metrics.read_text(), process)
         below = descendants(process.pid)
         process.kill()
-        process.communicate(timeout=600)  # the ranks have its pipes, so that this waits for them
+        process.communicate(timeout=3600)  # the ranks have its pipes, so that this waits for them
     finally:
         process.kill()
         for pid in below:

@@ -19,7 +19,7 @@ from embodied_rl.utils.threads import CoreBudget, OrderedMap, WorkerPool
 from tests.embodied_rl.scheduler.toys import Setup, serial
 from tests.toy import ToyPolicy
 
-LONG = 20.0
+LONG = 900.0
 
 
 def test_while_others_are_busy_half_of_them_work() -> None:

@@ -160,7 +160,7 @@ def test_a_process_that_compiles_decodes_as_one_that_loads_the_cache(tmp_path: P
 
     def found() -> list[str]:
         command = [sys.executable, __file__]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=300)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=900)
         return done.stdout.splitlines()
 
     (compiled, *one), (cached, *other) = found(), found()

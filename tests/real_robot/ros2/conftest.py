@@ -34,7 +34,7 @@ def live(alone: Callable[[], AbstractContextManager[None]]) -> Callable[..., dic
         command = [sys.executable, "-m", f"tests.real_robot.ros2.{module}", *words]
         with alone():
             done = subprocess.run(
-                command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False
+                command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=3600, check=False
             )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])

@@ -10,7 +10,7 @@ from embodied_rl.real_robot.deploy.episodes import patiently
 from embodied_rl.real_robot.deploy.fleet import Fleet
 from embodied_rl.real_robot.ros2.clock import Clock
 
-_WAIT_S, _WATCHED_NS = 20.0, 500_000_000
+_WAIT_S, _WATCHED_NS = 120.0, 500_000_000
 
 
 class Lifecycle:

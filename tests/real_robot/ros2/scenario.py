@@ -81,7 +81,7 @@ def _take_over(fleet: Fleet, clock: Clock) -> None:
     bridge.instruct(fleet.twin.begin(TASK, 51, 0))
     patiently(bridge, "arm")
     patiently(bridge, "start")
-    assert bridge.wait(lambda: bool(engaged.get_subscription_count() and twists.get_subscription_count()), 15.0)
+    assert bridge.wait(lambda: bool(engaged.get_subscription_count() and twists.get_subscription_count()), 120.0)
     twist = TwistStamped()
     twist.twist.linear.y = 0.1
     for _ in range(40):
@@ -91,7 +91,7 @@ def _take_over(fleet: Fleet, clock: Clock) -> None:
     engaged.publish(Bool(data=False))
     clock.sleep_until(clock.now_ns() + 500_000_000)  # what is still on its way would take the arm again
     assert bridge.call("release")[0]
-    assert bridge.wait(lambda: bridge.state != "human", 15.0)
+    assert bridge.wait(lambda: bridge.state != "human", 120.0)
     bridge.outcome("success")
     to_idle(bridge)
 
@@ -110,11 +110,11 @@ def _parameters(fleet: Fleet, *names: str) -> list[Any]:
     from rclpy.parameter import parameter_value_to_python
 
     client = fleet.session.node.create_client(GetParameters, "/embodied_rl/get_parameters")
-    assert client.wait_for_service(timeout_sec=15.0)
+    assert client.wait_for_service(timeout_sec=120.0)
     answered = threading.Event()
     future = client.call_async(GetParameters.Request(names=names))
     future.add_done_callback(lambda _: answered.set())
-    assert answered.wait(15.0)
+    assert answered.wait(120.0)
     return [parameter_value_to_python(value) for value in future.result().values]
 
 
@@ -125,11 +125,11 @@ def _without_sending(fleet: Fleet, drills: Drills, mode: Mode) -> dict[str, Any]
     heard = len(drills.watch.commands)
     fleet.start_bridge(mode=mode)
     assert fleet.twin is not None
-    assert fleet.bridge.wait(lambda: fleet.bridge.status["mode"] == mode, 30.0)
+    assert fleet.bridge.wait(lambda: fleet.bridge.status["mode"] == mode, 120.0)
     run = run_episode if mode == "dry_run" else shadow_episode
     episode = run(fleet.bridge, fleet.twin, TASK, 50, 0.5)
     # the policy is asked on; a busy computer may answer after that half second
-    assert fleet.bridge.wait(lambda: fleet.bridge.status["answers"] > 0, 15.0)
+    assert fleet.bridge.wait(lambda: fleet.bridge.status["answers"] > 0, 120.0)
     refused = "" if mode == "dry_run" else fleet.bridge.call("arm")[1]
     status = fleet.bridge.status
     return {

@@ -72,7 +72,7 @@ def said(request: pytest.FixtureRequest, rosbags: Any, tmp_path_factory: pytest.
         "environment": theirs,
     }
     command = [sys.executable, "-m", f"{PEERS}.bridge", json.dumps(wanted)]
-    done = subprocess.run(command, cwd=ROOT, env=ours, capture_output=True, text=True, timeout=400, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=ours, capture_output=True, text=True, timeout=3600, check=False)
     assert done.returncode == 0, done.stderr
     return {**json.loads(done.stdout.splitlines()[-1]), "recording": wanted["recording"], "bridge": bridge}
 

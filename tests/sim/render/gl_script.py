@@ -32,7 +32,7 @@ def run_script(script: str, backend: Backend, *words: str | Path) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr
     assert "Exception" not in done.stderr, done.stderr  # contexts are freed quietly

@@ -96,7 +96,7 @@ except KeyError:
     gone = True
 del shared
 gc.collect()
-end = time.monotonic() + 20
+end = time.monotonic() + 900
 while any(thread.name == "gl" for thread in threading.enumerate()) and time.monotonic() < end:
     time.sleep(0.01)
 ended = not any(thread.name == "gl" for thread in threading.enumerate())
