@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from embodied_rl.cli.parse import parse
 from embodied_rl.config.train import AUTO
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.jobs.explain_config import Factor, factors, read_side
 from embodied_rl.utils.output import try_folder
+
+if TYPE_CHECKING:
+    from embodied_rl.jobs.explain_config import Factor
 
 _LOOKS = 4
 USAGE = """\
@@ -72,6 +74,8 @@ def main(argv: list[str]) -> int:
         raise UserError("--looks goes with --perturb: leave it out.")
     if command.looks is not None and command.looks < 1:
         raise UserError(f"--looks must be at least 1, got {command.looks}.")
+    from embodied_rl.jobs.explain_config import factors, read_side  # brings torch
+
     first = read_side(command.sides[0])
     second = None if command.perturb else read_side(command.sides[1])
     found = _perturbations(command) if second is None else factors(first, second)
@@ -83,13 +87,14 @@ def main(argv: list[str]) -> int:
     names = [path.stem for path in command.sides] + list(command.perturb)
     output = Path("runs") / f"explain-{'-'.join(names)}" if command.output == AUTO else Path(command.output)
     try_folder("--output", output)
-    from embodied_rl.jobs.explain import Budget, run  # torch and the simulator, only now
+    from embodied_rl.jobs.explain import Budget, run  # the simulator, only now
 
     run(first, second, found, output, Budget(command.episodes, command.looks or _LOOKS))
     return 0
 
 
 def _perturbations(command: ExplainCommand) -> list[Factor]:
+    from embodied_rl.jobs.explain_config import Factor
     from embodied_rl.sim.perturb import KINDS
 
     for kind in command.perturb:

@@ -14,10 +14,6 @@ from embodied_rl.cli.help import example_lines
 from embodied_rl.cli.parse import parse, wants_help
 from embodied_rl.config.train import AUTO, OwnPolicyConfig
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.jobs.recipe_cards import card_for, cards
-from embodied_rl.jobs.run_folder import new_run
-from embodied_rl.jobs.run_records import read_record
-from embodied_rl.jobs.run_tables import band_lines, export_runs, list_lines, pair_lines, show_lines
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.output import try_folder
 
@@ -96,21 +92,42 @@ def main(argv: list[str]) -> int:
         given = f"unknown action '{action}'.{suggest(action, ACTIONS)}" if action else "choose an action."
         raise UserError(f"runs: {given} There are {', '.join(ACTIONS)}.")
     if action == "list":
-        listed = parse(ListCommand, rest, "runs list")
-        console = LastingConsole()
-        console.facts(list_lines(listed.folder, console.width if console.is_terminal else None))
-    elif action == "show":
-        shown = parse(ShowCommand, rest, "runs show")
-        LastingConsole().facts(show_lines(read_record(shown.run)))
-    elif action == "compare":
+        return _list(parse(ListCommand, rest, "runs list"))
+    if action == "show":
+        return _show(parse(ShowCommand, rest, "runs show"))
+    if action == "compare":
         return _compare(parse(CompareCommand, rest, "runs compare"))
-    elif action == "rerun":
+    if action == "rerun":
         return _rerun(parse(RerunCommand, rest, "runs rerun"), shlex.join(["embodied-rl", "runs", *argv]))
-    else:
-        exported = parse(ExportRunsCommand, rest, "runs export")
-        try_folder("--out", exported.out)
-        export_runs([read_record(folder) for folder in exported.runs], exported.out)
-        print(f"wrote {exported.out / 'runs.json'} and {exported.out / 'metrics.parquet'}")
+    return _export(parse(ExportRunsCommand, rest, "runs export"))
+
+
+# Reading a run brings torch: each action imports its reader once its words are right.
+
+
+def _list(command: ListCommand) -> int:
+    from embodied_rl.jobs.run_tables import list_lines
+
+    console = LastingConsole()
+    console.facts(list_lines(command.folder, console.width if console.is_terminal else None))
+    return 0
+
+
+def _show(command: ShowCommand) -> int:
+    from embodied_rl.jobs.run_records import read_record
+    from embodied_rl.jobs.run_tables import show_lines
+
+    LastingConsole().facts(show_lines(read_record(command.run)))
+    return 0
+
+
+def _export(command: ExportRunsCommand) -> int:
+    try_folder("--out", command.out)
+    from embodied_rl.jobs.run_records import read_record
+    from embodied_rl.jobs.run_tables import export_runs
+
+    export_runs([read_record(folder) for folder in command.runs], command.out)
+    print(f"wrote {command.out / 'runs.json'} and {command.out / 'metrics.parquet'}")
     return 0
 
 
@@ -118,11 +135,23 @@ def _compare(command: CompareCommand) -> int:
     if len(command.runs) == 2:
         if command.recipe:
             raise UserError("--recipe goes with one run: leave it out, or name one run.")
+        from embodied_rl.jobs.run_records import read_record
+        from embodied_rl.jobs.run_tables import pair_lines
+
         first, second = map(read_record, command.runs)
         LastingConsole().facts(pair_lines(first, second))
         return 0
     if len(command.runs) != 1:
         raise UserError("runs compare takes one run or two.")
+    return _band(command)
+
+
+def _band(command: CompareCommand) -> int:
+    """One run against the card of its recipe."""
+    from embodied_rl.jobs.recipe_cards import card_for, cards
+    from embodied_rl.jobs.run_records import read_record
+    from embodied_rl.jobs.run_tables import band_lines
+
     record = read_record(command.runs[0])
     if command.recipe and command.recipe not in cards():
         raise UserError(f"no card of '{command.recipe}'.{suggest(command.recipe, cards())}")
@@ -138,11 +167,15 @@ def _compare(command: CompareCommand) -> int:
 
 
 def _rerun(command: RerunCommand, words: str) -> int:
+    from embodied_rl.jobs.run_folder import new_run
+    from embodied_rl.jobs.run_records import read_record
+    from embodied_rl.jobs.run_tables import pair_lines
+
     record = read_record(command.run)
     if isinstance(record.config.policy, OwnPolicyConfig):
         raise UserError(f"{command.run} trains a policy of your own: run your program again.")
     with new_run(dataclasses.replace(record.config, output=command.output)) as config:
-        from embodied_rl.jobs.train import run  # torch and the simulator, only now
+        from embodied_rl.jobs.train import run  # the simulator, only now
 
         run(config, words)
         LastingConsole().facts(pair_lines(record, read_record(Path(config.output))))
