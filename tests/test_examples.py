@@ -42,6 +42,7 @@ def test_each_page_has_code() -> None:
     assert all(blocks(page) for page in PAGES)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_code_of_a_page_runs_as_it_stands(page: Path) -> None:
     """From top to bottom, in one namespace; in a process of its own, since it adds names to the program."""

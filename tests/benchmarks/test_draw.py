@@ -62,6 +62,7 @@ def test_ratios() -> None:
     assert ratios_of(rows) == {"egl_64_alone": 5.0, "egl_64": 7.0}
 
 
+@pytest.mark.process
 def test_a_quick_run(tmp_path: Path) -> None:
     """In a process of its own, since it draws with OpenGL."""
     command = [sys.executable, "-m", "embodied_rl", "bench", "draw", "--quick", "--json", str(tmp_path / "draw.json")]

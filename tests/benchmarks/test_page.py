@@ -93,6 +93,7 @@ def figures(path: Path, bench: str, rows: list[dict[str, Any]], *, quick: bool =
     return json.loads(path.read_text())
 
 
+@pytest.mark.process
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have other kernels")
 def test_a_bench_says_which_kernels_its_products_went_through() -> None:
     code = "from embodied_rl.benchmarks.report import describe_machine; print(describe_machine(())['blas_kernels'])"

@@ -41,6 +41,7 @@ def test_only_rounding_is_agreement(capsys: pytest.CaptureFixture[str]) -> None:
     assert "other tokens 1, log-prob 0 (21 of 21 numbers differ" in lines[1]
 
 
+@pytest.mark.process
 def test_a_checkout_names_its_revision_and_whether_it_was_changed(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no checkout of git"):
         revision(tmp_path)

@@ -45,6 +45,7 @@ def finished_run(folder: Path, reward: float = 1.0) -> Path:
     return folder
 
 
+@pytest.mark.process
 def test_a_few_kills_end_as_if_nothing_had_happened(tmp_path: Path) -> None:
     out = tmp_path / "soak.json"
     words = [sys.executable, "-m", "embodied_rl.benchmarks.soak", "--kills", "1", "--iterations", "2"]

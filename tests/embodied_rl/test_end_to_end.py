@@ -19,6 +19,8 @@ from embodied_rl.telemetry.metrics import read_metrics
 from tests.embodied_rl.stand_in import untimed
 from tests.embodied_rl.test_imports import ROOT
 
+pytestmark = pytest.mark.process
+
 SUITE = "tabletop_object"
 TASKS = ("pick_up_the_mug_and_place_it_in_the_basket", "pick_up_the_tea_tin_and_place_it_in_the_basket")
 ITERATIONS, STATES = 3, 2

@@ -137,6 +137,7 @@ def test_links_are_relative_and_every_source_folder_is_a_package() -> None:
     assert without == set()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("installed", "gpu", "status"),
     [
@@ -160,6 +161,7 @@ def test_cuda_packages_without_a_gpu_fail_loudly(installed: str, gpu: bool, stat
     assert ("CUDA packages on a machine without" in done.stderr) == bool(status)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("gpu", "own_index_has_it", "asked_for"),
     [
@@ -258,6 +260,7 @@ def ignored(files: set[str]) -> set[str]:
     return {file for file, path in real.items() if path in said}
 
 
+@pytest.mark.process
 def test_wheel_holds_every_file_as_a_real_file(archives: Path) -> None:
     (wheel,) = archives.glob("*.whl")
     with zipfile.ZipFile(wheel) as content:
@@ -278,6 +281,7 @@ def test_nothing_that_is_packaged_imports_what_is_not() -> None:
     assert found == []
 
 
+@pytest.mark.process
 def test_wheel_has_nothing_outside_the_package(archives: Path) -> None:
     (wheel,) = archives.glob("*.whl")
     with zipfile.ZipFile(wheel) as content:
@@ -285,6 +289,7 @@ def test_wheel_has_nothing_outside_the_package(archives: Path) -> None:
     assert {top for top in tops if not top.endswith(".dist-info")} == {"embodied_rl"}
 
 
+@pytest.mark.process
 def test_source_archive_holds_real_files(archives: Path) -> None:
     (archive,) = archives.glob("*.tar.gz")
     with tarfile.open(archive) as content:
@@ -294,6 +299,7 @@ def test_source_archive_holds_real_files(archives: Path) -> None:
     assert "LICENSE" in members
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("reachable", "tried"), [("own", 1), ("extra", 2), ("default", 3), ("nothing", 3)])
 def test_torch_is_installed_from_whatever_index_can_be_reached(tmp_path: Path, reachable: str, tried: int) -> None:
     """The CPU build first, from two indexes, and in the end the default one, with a word of what that costs."""

@@ -48,6 +48,7 @@ def test_the_names_are_these() -> None:
         _ = erl.trian  # type: ignore[attr-defined]
 
 
+@pytest.mark.process
 def test_the_import_loads_nothing_heavy_and_recipes_no_torch() -> None:
     code = (
         "import sys, json, embodied_rl as erl; first = set(sys.modules); erl.recipes.names();"

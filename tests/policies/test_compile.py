@@ -226,6 +226,7 @@ def test_visual_tokens_may_be_left_out_too(fresh: pytest.MonkeyPatch) -> None:
         check_same(*(act(policy, look(policy, 3), on) for on in (True, False)))
 
 
+@pytest.mark.process
 def test_off_nothing_of_the_compiler_is_imported() -> None:
     program = (
         "import sys\nfrom tests.policies.test_compile import act, look, make\n"

@@ -44,6 +44,7 @@ def pages_kept(**settings: str) -> int:
     return int(ran.stdout)
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN, so nothing is kept")
 def test_few_of_many_numbers_of_rows_are_kept() -> None:
     torchs_own = pages_kept(LRU_CACHE_CAPACITY="1024", ONEDNN_PRIMITIVE_CACHE_CAPACITY="1024")

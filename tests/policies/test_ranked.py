@@ -31,6 +31,7 @@ def alone(request: pytest.FixtureRequest) -> tuple[str, Result]:
     return request.param, learn(request.param, SINGLE_PROCESS, batch_of(request.param))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_result_is_that_of_one_process(
     alone: tuple[str, Result], kind: str, together: dict[str, dict[str, Result]]

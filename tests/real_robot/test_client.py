@@ -52,6 +52,7 @@ except ImportError as error:
 """
 
 
+@pytest.mark.process
 def test_it_needs_numpy_websockets_and_msgpack_only() -> None:
     done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CORE = Path(__file__).parents[2] / "real_robot" / "core"
 LOAD = """
 import importlib, sys
@@ -17,6 +19,7 @@ print(sorted(loaded - set(sys.stdlib_module_names) - {{"embodied_rl", "numpy"}})
 """
 
 
+@pytest.mark.process
 def test_the_core_loads_numpy_alone() -> None:
     names = [path.stem for path in CORE.glob("*.py") if path.stem != "__init__"]
     code = LOAD.format(names=names)

@@ -266,6 +266,7 @@ def test_numbers_that_are_not_finite_come_back(tmp_path: Path) -> None:
     assert back.receipt == event.receipt
 
 
+@pytest.mark.process
 def test_a_kill_loses_the_last_moment_only(tmp_path: Path) -> None:
     """kill -9 in the middle of writing: what was there half a second before is read, in order and unharmed."""
     path, program = tmp_path / "run.mcap", tmp_path / "write.py"

@@ -111,6 +111,7 @@ def test_a_suite_without_a_choice_of_tasks_has_all_of_them() -> None:
     assert "open the drawer of the cabinet" in tasks
 
 
+@pytest.mark.process
 def test_the_program_from_ready_to_ctrl_c(program: Program) -> None:
     assert "programs of this machine only, with the token" in program.said
     assert "s3cret" not in program.said

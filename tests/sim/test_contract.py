@@ -219,6 +219,7 @@ def leaks(env: type[ToyEnv]) -> bool:
     return False
 
 
+@pytest.mark.process
 def test_what_is_kept_of_every_reset_is_found() -> None:
     # In a process of its own: what other tests left here may be given back meanwhile, which hides a leak.
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:

@@ -207,6 +207,7 @@ def test_options_out_of_range_are_refused(build: object, message: str) -> None:
         build()  # type: ignore[operator]
 
 
+@pytest.mark.process
 def test_configs_are_importable_without_torch() -> None:
     """The command line composes them, and must start within a second."""
     import subprocess

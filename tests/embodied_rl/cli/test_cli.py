@@ -34,10 +34,12 @@ def loaded_by(code: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
+@pytest.mark.process
 def test_help_imports_nothing_heavy() -> None:
     assert loaded_by("from embodied_rl.cli import main; assert main(['--help']) == 0") == set()
 
 
+@pytest.mark.process
 def test_a_typing_error_in_train_does_not_wait_for_torch() -> None:
     code = "from embodied_rl.cli import main; assert main(['train', 'libero', '--sed', '3']) == 2"
     assert not loaded_by(code) & {"torch", "mujoco", "numba", "transformers", "matplotlib"}
@@ -271,6 +273,7 @@ def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch
         main(["bench", "sim"])
 
 
+@pytest.mark.process
 def test_a_closed_pipe_is_no_traceback() -> None:
     done = subprocess.run(
         ["bash", "-c", f"{sys.executable} -m embodied_rl train tabletop --help | head -1"],

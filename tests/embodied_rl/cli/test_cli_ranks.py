@@ -63,6 +63,7 @@ def nothing_is_left(pids: list[int]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.process
 def test_a_run_that_lost_a_rank_says_so_and_ends_as_an_undisturbed_one(checkpoint: Path, tmp_path: Path) -> None:
     whole, run = tmp_path / "whole", tmp_path / "run"
     assert main(words(checkpoint, whole, *SMALL)) == 0

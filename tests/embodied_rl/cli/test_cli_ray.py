@@ -50,6 +50,7 @@ def num_lines(metrics: Path) -> int:
     return metrics.read_text().count("\n") if metrics.exists() else 0
 
 
+@pytest.mark.process
 def test_a_worker_is_killed_then_the_run_is_interrupted(checkpoint: Path, tmp_path: Path) -> None:
     """Its episodes run again elsewhere, a checkpoint is saved, and all of Ray is gone."""
     assert ray_is_here()
@@ -83,6 +84,7 @@ def test_a_worker_is_killed_then_the_run_is_interrupted(checkpoint: Path, tmp_pa
     assert not [pid for pid in below if Path(f"/proc/{pid}").exists()]
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("hears_signals")
 def test_two_ranks_are_interrupted(checkpoint: Path, tmp_path: Path) -> None:
     """One Ray was started for both, which have a worker each; it ends after both have left it."""

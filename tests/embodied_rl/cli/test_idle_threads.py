@@ -17,6 +17,7 @@ print(os.environ["OMP_WAIT_POLICY"])
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("given", "found"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
 def test_the_command_line_sets_passive_waiting(given: str | None, found: str) -> None:
     env = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}

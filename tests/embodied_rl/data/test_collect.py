@@ -192,6 +192,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.process
 def test_workers_leave_when_the_parent_is_killed(fake, tmp_path: Path) -> None:
     script = tmp_path / "run_until_killed.py"
     script.write_text(_RUN_UNTIL_KILLED)

@@ -191,6 +191,7 @@ for key in range(10_000):
 """
 
 
+@pytest.mark.process
 def test_kill_while_writing_leaves_a_resumable_folder(tmp_path: Path) -> None:
     out = tmp_path / "killed"
     partial = writer.begin(out, {"n": 1})

@@ -166,6 +166,7 @@ with EpisodeResultsLog.open(Path(sys.argv[1]), REQUEST, MACHINE) as ledger:
 """
 
 
+@pytest.mark.process
 def test_kill_and_resume_lose_nothing_and_run_nothing_twice(tmp_path: Path) -> None:
     folder = tmp_path / "e"
     root = Path(__file__).parents[3]

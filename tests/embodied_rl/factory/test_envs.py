@@ -23,6 +23,7 @@ from embodied_rl.utils.console import _TOLD
 SAY = "from embodied_rl.factory.envs import announce_compilation; announce_compilation()"
 
 
+@pytest.mark.process
 def test_compiling_is_announced_only_before_it_was_done(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

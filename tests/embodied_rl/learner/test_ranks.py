@@ -48,6 +48,7 @@ def by_one(name: str) -> Result:
     return learn(CASES[name], SINGLE_PROCESS, batch_of(CASES[name]))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CASES)
 def test_the_result_is_that_of_one_process(name: str, kind: str, together: dict[str, Found]) -> None:

@@ -177,6 +177,7 @@ class Deadly:
         return Env(num_envs, self.where)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("where", ["reset", "step", "observe"])
 def test_a_state_that_kills_its_process_costs_its_neighbours_no_attempt(where: str) -> None:
     specs = [EpisodeSpec(state, "toy/reach", state, seed=state) for state in range(5)]

@@ -55,6 +55,7 @@ def cluster() -> Iterator[Any]:
     nodes.shutdown()
 
 
+@pytest.mark.process
 def test_two_nodes_give_the_serial_run(cluster: Any, tmp_path: Path) -> None:
     far = train(SETUP, tmp_path, ToyFactory())
     near = serial(SETUP, tmp_path)
@@ -63,6 +64,7 @@ def test_two_nodes_give_the_serial_run(cluster: Any, tmp_path: Path) -> None:
     assert far.states[-1]["next_group"] == near.sampler.position
 
 
+@pytest.mark.process
 def test_groups_without_contrast_are_dropped_as_in_the_serial_run(cluster: Any, tmp_path: Path) -> None:
     setup = Setup(replace(KEEPING, success_rate_range=(0.2, 0.8)), groups=3, iterations=2)
     far, near = train(setup, tmp_path, ToyFactory()), serial(setup, tmp_path)
@@ -71,6 +73,7 @@ def test_groups_without_contrast_are_dropped_as_in_the_serial_run(cluster: Any, 
     assert any(len(batch) for batch in far.batches)
 
 
+@pytest.mark.process
 def test_simulators_that_break_far_away_lose_nothing(cluster: Any, tmp_path: Path) -> None:
     """On each worker the first run of these episodes breaks, in its second chunk."""
     far = train(SETUP, tmp_path, ToyFactory(breaks=dict.fromkeys(range(8), 1)))
@@ -80,6 +83,7 @@ def test_simulators_that_break_far_away_lose_nothing(cluster: Any, tmp_path: Pat
     assert sorted(far.episodes) == list(range(3 * 20))
 
 
+@pytest.mark.process
 def test_a_node_killed_in_mid_run_is_replaced(cluster: Any, tmp_path: Path) -> None:
     """Its episodes run again with the newest weights; nothing is lost, nothing counts twice."""
     node = next(node for node in cluster.list_all_nodes() if not node.head)
@@ -103,6 +107,7 @@ def other_rank(rank: int, size: int, address: str, alive: str, folder: Path) -> 
         train(SETUP, folder, MortalFactory(alive=alive), ranks=ranks)
 
 
+@pytest.mark.process
 def test_two_ranks_with_a_worker_each_give_the_serial_run_though_one_is_killed(cluster: Any, tmp_path: Path) -> None:
     alive = tmp_path / "alive"
     alive.touch()
@@ -121,12 +126,14 @@ def test_two_ranks_with_a_worker_each_give_the_serial_run_though_one_is_killed(c
         torch.testing.assert_close(far.weights[name], tensor, rtol=0, atol=1e-6, msg=name)
 
 
+@pytest.mark.process
 def test_what_a_worker_cannot_open_ends_the_run_with_its_words(cluster: Any, tmp_path: Path) -> None:
     """Not a replacement for ever: it would happen again."""
     with pytest.raises(UserError, match=r"could not open its worlds and policy: no checkpoint at /nowhere.*same place"):
         train(SETUP, tmp_path, LostFactory())
 
 
+@pytest.mark.process
 def test_workers_that_are_lost_again_and_again_end_the_run(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +142,7 @@ def test_workers_that_are_lost_again_and_again_end_the_run(
         train(SETUP, tmp_path, DyingFactory())
 
 
+@pytest.mark.process
 def test_rows_are_of_the_weights_that_they_name_and_never_too_old(cluster: Any, tmp_path: Path) -> None:
     """The next rollout runs during an update, two updates ahead at most."""
     witness = Witness(most=2)
@@ -149,6 +157,7 @@ def test_rows_are_of_the_weights_that_they_name_and_never_too_old(cluster: Any, 
     assert sorted(far.episodes) == list(range(5 * 12))
 
 
+@pytest.mark.process
 def test_more_workers_than_the_cluster_can_place_are_refused(cluster: Any) -> None:
     with pytest.raises(UserError, match=r"9 workers .* need 9 CPUs, and the Ray cluster has \d"):
         connect(RayConfig(workers=9))

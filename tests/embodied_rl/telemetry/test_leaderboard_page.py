@@ -219,6 +219,7 @@ def opened(path: Path, profile: Path) -> Iterator[Tab]:
         browser.wait()
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not BROWSER, reason="no Chromium is installed")
 def test_the_page_works_by_keyboard_and_on_a_narrow_screen(tmp_path: Path) -> None:
     page = tmp_path / "index.html"

@@ -73,6 +73,7 @@ def test_the_number_of_slots_changes_nothing(tmp_path: Path) -> None:
     assert_same_run(tmp_path / "few", tmp_path / "many")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
 def test_killed_and_resumed_equals_run_to_the_end(tmp_path: Path, algorithm: str) -> None:
     run(tmp_path / "whole", algorithm)
@@ -86,6 +87,7 @@ def test_killed_and_resumed_equals_run_to_the_end(tmp_path: Path, algorithm: str
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("hears_signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupted_saves_says_how_to_go_on_and_resumes_exactly(tmp_path: Path, number: signal.Signals) -> None:
@@ -104,6 +106,7 @@ def test_interrupted_saves_says_how_to_go_on_and_resumes_exactly(tmp_path: Path,
     assert_same_run(tmp_path / "whole", tmp_path / "stopped")
 
 
+@pytest.mark.process
 def test_a_reader_that_leaves_costs_nothing(tmp_path: Path) -> None:
     """As `| tee log`, which Ctrl-C ends too: the command says so into a pipe that nobody reads."""
     process = program(tmp_path, "grpo", "--hold", "3")

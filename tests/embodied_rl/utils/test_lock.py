@@ -36,6 +36,7 @@ def holder(path: Path) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.process
 def test_the_holder_is_named_and_its_death_frees_the_lock(tmp_path: Path) -> None:
     path = tmp_path / LOCK
     other = holder(path)
@@ -52,6 +53,7 @@ def test_the_holder_is_named_and_its_death_frees_the_lock(tmp_path: Path) -> Non
     assert not path.exists()
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("hears_signals")
 def test_one_that_was_asked_to_stop_is_waited_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """It may still have to save: whoever goes on with its work need not be told to try again."""

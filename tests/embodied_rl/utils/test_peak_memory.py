@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from embodied_rl.utils.processes import peak_memory
 
 _CHILD = """
@@ -17,6 +19,7 @@ print(before, peak_memory())
 """
 
 
+@pytest.mark.process
 def test_the_peak_stays_and_is_ones_own() -> None:
     block = bytearray(600 << 20)
     block[::4096] = b"x" * len(block[::4096])

@@ -17,6 +17,8 @@ from embodied_rl.utils.work_pool import WorkPool
 from tests.embodied_rl.pool_work import toy
 from tests.embodied_rl.processes import descendants, wait_for
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[3]
 
 

@@ -154,6 +154,7 @@ def test_nothing_hides_a_number_that_is_none() -> None:
         assert ((tokens >= 0) & (tokens < BINS)).all()
 
 
+@pytest.mark.process
 def test_a_process_that_compiles_decodes_as_one_that_loads_the_cache(tmp_path: Path) -> None:
     """To the last bit, or a run's first process gets other episodes than the next one."""
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}

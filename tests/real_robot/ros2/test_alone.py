@@ -106,6 +106,7 @@ def test_a_bridge_that_was_killed_is_no_hindrance_and_asked_once(graph: Graph) -
         assert sorted(graph.asked) == ["/_embodied_rl_alone_0123", "/embodied_rl"]
 
 
+@pytest.mark.process
 def test_a_killed_process_holds_nothing() -> None:
     key = f"test/{os.getpid()}" + 200 * "/long"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

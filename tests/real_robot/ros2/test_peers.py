@@ -21,6 +21,8 @@ from embodied_rl.real_robot.core.robot import robot_path
 from embodied_rl.real_robot.ros2 import environment
 from tests.real_robot.ros2.peers import arm as peer
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[3]
 PEERS = "tests.real_robot.ros2.peers"
 DOMAIN = 10 + (os.getpid() + 40) % 80

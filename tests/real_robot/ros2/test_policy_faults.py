@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 WORDS = "pick up the bottle and place it in the basket"
 
 

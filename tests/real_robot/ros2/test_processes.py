@@ -21,6 +21,8 @@ from embodied_rl.real_robot.core.states import ArmState, Event, Transition
 from embodied_rl.real_robot.record.events import ChunkArrived, ControlStep, EmergencyStop, JointStates
 from embodied_rl.real_robot.record.reader import RecordingFile
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[3]
 SPEED, HOLD_S, ALONE_S = "0.35", 0.6, 2.5
 """Held within, s: benchmarks/deploy.py measures how fast. Less than the time for which an arm is watched (1.2 s, and

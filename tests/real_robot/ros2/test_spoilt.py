@@ -12,6 +12,8 @@ import pytest
 
 from tests.real_robot.ros2.spoilt import MEASURED, SPOILT
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def spoilt(live: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:

@@ -175,6 +175,7 @@ def test_a_task_without_success_is_paid_natively() -> None:
         EnvPoolVecEnv([task], 1, reward="progress")
 
 
+@pytest.mark.process
 def test_pictures_in_a_process_of_their_own() -> None:
     """This process may have imported envpool without OpenGL, and must not be left with it."""
     factory = EnvPoolFactory(tasks("fetch", "FetchReach-v4"), image_size=32)
@@ -195,6 +196,7 @@ def test_pictures_in_a_process_of_their_own() -> None:
         same_observations(first, second)
 
 
+@pytest.mark.process
 def test_processes_give_the_same_episodes() -> None:
     factory = EnvPoolFactory(tasks("metaworld", "push-v3"))
     specs = [EpisodeSpec(i, "metaworld/push-v3", i, i) for i in range(3)]
@@ -234,6 +236,7 @@ print(after[0] - before[0], after[1] - before[1])
 """
 
 
+@pytest.mark.process
 def test_memory_and_threads_stay_flat_over_a_thousand_resets() -> None:
     """In a process of its own: what other tests leave behind comes and goes too. A pool takes 8 MB and 2 threads."""
     ran = subprocess.run([sys.executable, "-c", MANY_RESETS], capture_output=True, text=True, check=True, timeout=3600)

@@ -134,6 +134,7 @@ def test_the_stamp_says_what_an_episode_is() -> None:
         assert "throughput: episodes are (seed 3, env id, k)" in env.info.simulator
 
 
+@pytest.mark.process
 def test_what_cannot_hold_is_refused() -> None:
     both = tuple(load_tasks("metaworld", ["reach-v3", "push-v3"]))
     with pytest.raises(UserError, match="one task"):

@@ -143,6 +143,7 @@ for space in spaces:
 '''
 
 
+@pytest.mark.process
 def test_the_colour_space_of_a_loaded_texture_reaches_the_picture() -> None:
     srgb, linear = map(float, run_script(DRAW, "osmesa", str(SRGB), str(LINEAR)).split())
     assert linear > srgb + 20, "sRGB colours are decoded, and so darker"

@@ -43,6 +43,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.process
 def test_no_pixel_and_no_state_differs(libero_root: Path, libero_official: Official, tmp_path: Path) -> None:
     """The goal task has a burner, which is drawn only while its knob is turned; the object task a mesh on the floor."""
     names = ["libero_goal/turn_on_the_stove", "libero_object/pick_up_the_milk_and_place_it_in_the_basket"]

@@ -11,6 +11,8 @@ import pytest
 from embodied_rl.sim.libero.assets.export import WORKER, Official
 from embodied_rl.types import Array
 
+pytestmark = pytest.mark.process
+
 STOVE = "libero_spatial/pick_up_the_black_bowl_on_the_stove_and_place_it_on_the_plate"
 """A bowl stands on a stove, which every reset places anew."""
 SCRIPT = """

@@ -45,6 +45,7 @@ def psnr(one: np.ndarray, other: np.ndarray) -> float:
     return float(10 * np.log10(255**2 / np.mean((one.astype(np.float64) - other) ** 2)))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("name", "groups", "agentview", "wrist", "gain"), TASKS, ids=[task[0] for task in TASKS])
 def test_fast_frames_are_nearly_the_official_ones(
     libero_root: Path, tmp_path: Path, name: str, groups: tuple[int, ...], agentview: float, wrist: float, gain: float

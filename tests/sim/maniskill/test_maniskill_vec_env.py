@@ -80,6 +80,7 @@ def push() -> Iterator[ManiSkillVecEnv]:
         yield env
 
 
+@pytest.mark.process
 def test_pictures_in_processes_are_those_of_rgb_mode() -> None:
     """Drawn on demand in a child, against ManiSkill's own mode that draws in every step."""
     factory = ManiSkillFactory(tuple(load_tasks(["PushCube-v1"])), image_size=32)

@@ -152,6 +152,7 @@ def test_a_mark_goes_with_copies_and_can_be_taken_away(library: Path) -> None:
     assert model.opt.disableflags != flags
 
 
+@pytest.mark.process
 def test_a_marked_model_that_another_process_made_works(library: Path, tmp_path: Path) -> None:
     """A pickled model keeps its mark; the first env of the new process puts the collider in place."""
     code = """

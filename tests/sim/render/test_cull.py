@@ -99,6 +99,7 @@ def rows() -> list[dict[str, Any]]:
     return json.loads(run_script(SCRIPT, "osmesa").splitlines()[-1])
 
 
+@pytest.mark.process
 def test_no_pixel_changes_and_much_is_left_out(rows) -> None:
     assert [row["different"] for row in rows] == [0] * len(rows)
     for row in rows:
@@ -108,6 +109,7 @@ def test_no_pixel_changes_and_much_is_left_out(rows) -> None:
             assert row["fewer"] < 0.6 * row["most"]
 
 
+@pytest.mark.process
 def test_wrong_ways_would_be_seen(rows) -> None:
     assert all(row["tight"] > 0 for row in rows if "tight" in row)
     mirrors = [row for row in rows if row.get("mirrors") and row["pictures"]]

@@ -69,21 +69,25 @@ def drawn(request, primitives: str, tmp_path_factory) -> dict[str, np.ndarray]:
     return dict(np.load(out))
 
 
+@pytest.mark.process
 def test_body_poses_draw_what_mj_forward_draws(drawn: dict[str, np.ndarray]) -> None:
     np.testing.assert_array_equal(drawn["bodies"], drawn["forward"])
     assert drawn["bodies"].std() > 10
 
 
+@pytest.mark.process
 def test_threads_draw_what_one_thread_draws(drawn: dict[str, np.ndarray]) -> None:
     for image in drawn["threads"]:
         np.testing.assert_array_equal(image, drawn["bodies"])
 
 
+@pytest.mark.process
 def test_sites_are_drawn_only_when_their_group_is_asked_for(drawn: dict[str, np.ndarray]) -> None:
     assert (drawn["lit"] != drawn["bodies"]).any()
     np.testing.assert_array_equal(drawn["dark"], drawn["bodies"])
 
 
+@pytest.mark.process
 def test_ray_caster_draws_alike(drawn: dict[str, np.ndarray], primitives: str) -> None:
     """Away from edges (GL draws round things as polygons, and lights their corners) few of 255 levels differ."""
     model = mujoco.MjModel.from_xml_string(primitives)
@@ -133,6 +137,7 @@ np.save(out_file, image[0])
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_highlights_and_srgb_textures_are_opengls(backend: Literal["egl", "osmesa"], tmp_path: Path) -> None:
     """A highlight lies under its texture, and sRGB texels are decoded before they are lit."""

@@ -8,6 +8,8 @@ import pytest
 
 from tests.sim.render.gl_script import BACKENDS, run_script
 
+pytestmark = pytest.mark.process
+
 SCRIPT = """
 import gc, os, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor

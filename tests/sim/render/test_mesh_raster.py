@@ -113,6 +113,7 @@ def official(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
     return np.load(folder / "frames.npy")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("lit", [0, 1])
 def test_frames_are_close_to_mujocos(official: np.ndarray, lit: int) -> None:
     frames = draw(RasterRenderer(), *scene(), sites=(3,) * lit)
@@ -156,6 +157,7 @@ def encoded_texture(model: mujoco.MjModel) -> None:
 BROKEN = (no_texture, no_mirror, no_glass, opaque_glass, no_spot, narrow_spot, no_highlight, encoded_texture)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
 def test_what_is_left_out_is_seen(official: np.ndarray, broken) -> None:
     model, data = scene()
@@ -167,6 +169,7 @@ def test_what_is_left_out_is_seen(official: np.ndarray, broken) -> None:
     assert difference(frames[changed], official[0][changed]) > 1.5 * difference(whole[changed], official[0][changed])
 
 
+@pytest.mark.process
 def test_a_site_is_drawn_only_when_it_is_asked_for(official: np.ndarray) -> None:
     renderer, (model, data) = RasterRenderer(), scene()
     lit, dark = draw(renderer, model, data, (3,)), draw(renderer, model, data)
@@ -175,6 +178,7 @@ def test_a_site_is_drawn_only_when_it_is_asked_for(official: np.ndarray) -> None
     assert difference(lit, official[1]) < 0.7 * difference(dark, official[1])
 
 
+@pytest.mark.process
 def test_four_samples_are_nearer_than_one(official: np.ndarray) -> None:
     model, data = scene()
     errors = [difference(draw(RasterRenderer(samples), model, data), official[0]) for samples in (4, 1)]

@@ -145,6 +145,7 @@ def test_the_simulation_does_not_know_whether_it_is_read(shaping: Shaping | None
         assert torch.equal(ends[0][1], ends[1][1])
 
 
+@pytest.mark.process
 def test_states_pass_through_processes_unchanged() -> None:
     spec, actions = EpisodeSpec(0, GOAL[0].name, 5, 0), random_actions(6, 2)
     make = worlds(3)

@@ -296,6 +296,7 @@ def test_a_suite_without_cameras_passes_gymnasiums_checker_with_its_renders() ->
         check_env(env.unwrapped)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("first", ["embodied_rl", "gymnasium"])
 def test_both_imports_register_the_ids_and_ours_imports_nothing_heavy(first: str) -> None:
     other = {"embodied_rl": "gymnasium", "gymnasium": "embodied_rl"}[first]

@@ -18,6 +18,8 @@ from embodied_rl.sim.wrappers.subprocess_env import ProcessVecEnv
 from embodied_rl.types import EpisodeSpec
 from embodied_rl.vec_env import SimulatorFailed
 
+pytestmark = pytest.mark.process
+
 SLOTS, CHUNK = 3, 4
 
 

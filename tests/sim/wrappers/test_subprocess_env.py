@@ -39,6 +39,7 @@ def collect(env: VecEnv, groups: int = 6) -> tuple[RolloutBatch, EpisodeSampler]
     ), sampler
 
 
+@pytest.mark.process
 def test_rows_are_those_of_a_simulator_in_this_process(tmp_path: Path) -> None:
     with closing(ProcessVecEnv(Fragile(tmp_path, {}), 5, processes=2)) as env:
         assert env.info == ToyEnv(5).info
@@ -47,6 +48,7 @@ def test_rows_are_those_of_a_simulator_in_this_process(tmp_path: Path) -> None:
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.process
 def test_breakdowns_lose_nothing_and_count_nothing_twice(tmp_path: Path) -> None:
     """Under the serial loop; a child takes its other env down with it."""
     said: list[str] = []
@@ -62,6 +64,7 @@ def test_breakdowns_lose_nothing_and_count_nothing_twice(tmp_path: Path) -> None
     assert len(list(tmp_path.iterdir())) == len(BREAKDOWNS)
 
 
+@pytest.mark.process
 def test_training_goes_on_through_breakdowns_in_the_pipeline(tmp_path: Path) -> None:
     setup = Setup(GRPO, iterations=2)
     with closing(ProcessVecEnv(Fragile(tmp_path, BREAKDOWNS), 6, processes=3, deadline=10.0)) as env:
@@ -74,6 +77,7 @@ def test_training_goes_on_through_breakdowns_in_the_pipeline(tmp_path: Path) -> 
     assert sorted(found.episodes) == sorted(oracle.episodes)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("run", [serial, pipelined])
 def test_a_simulator_that_dies_before_the_last_picture_is_valued_loses_its_episode(run: Any, tmp_path: Path) -> None:
     """The value of a truncated episode's end is never taken from another time's picture."""
@@ -93,6 +97,7 @@ def test_a_simulator_that_dies_before_the_last_picture_is_valued_loses_its_episo
     assert sorted(found.episodes) == sorted(oracle.episodes)
 
 
+@pytest.mark.process
 def test_rows_that_could_not_be_observed_are_named(tmp_path: Path) -> None:
     with closing(ProcessVecEnv(Fragile(tmp_path, {7: "kill@end"}), 4, processes=2)) as env:
         env.reset(range(4), [EpisodeSpec(7 + env_id, "toy/reach", 0, 0) for env_id in range(4)])
@@ -119,6 +124,7 @@ def test_a_child_that_dies_within_a_message_is_a_child_that_died() -> None:
     child._connection.close()
 
 
+@pytest.mark.process
 def test_memory_stays_flat_over_ten_thousand_resets_of_a_leaking_simulator(tmp_path: Path) -> None:
     """100 kB a reset is 1 GB in all; at 200 MB of growth the child is replaced."""
     leak, growth, resets = 100_000, 200_000_000, 10_000
@@ -138,6 +144,7 @@ def test_memory_stays_flat_over_ten_thousand_resets_of_a_leaking_simulator(tmp_p
     assert rss() - here < 100_000_000
 
 
+@pytest.mark.process
 def test_a_child_with_running_episodes_is_spared_until_it_grew_far_too_much(tmp_path: Path) -> None:
     with closing(ProcessVecEnv(Fragile(tmp_path, {}, leak=4_000_000), 2, processes=1, max_growth=30_000_000)) as env:
         env.reset([0, 1], [EpisodeSpec(0, "toy/reach", 0, 0), EpisodeSpec(1, "toy/reach", 1, 0)])
@@ -150,6 +157,7 @@ def test_a_child_with_running_episodes_is_spared_until_it_grew_far_too_much(tmp_
         assert result.failed.tolist() == [True, False]
 
 
+@pytest.mark.process
 def test_a_simulator_that_cannot_start_is_a_user_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"did not start: it raised(.|\n)*no assets for this simulator"):
         ProcessVecEnv(NeverStarts(), 2, processes=1)
@@ -158,6 +166,7 @@ def test_a_simulator_that_cannot_start_is_a_user_error(tmp_path: Path) -> None:
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.process
 def test_a_simulator_that_always_breaks_ends_the_run_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +182,7 @@ def test_a_simulator_that_always_breaks_ends_the_run_in_one_line(
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.process
 def test_an_initial_state_that_kills_its_process_every_time_is_left_out(tmp_path: Path) -> None:
     """One env a process, so that it takes no other episode down."""
     whole, sampler = collect(ToyEnv(2), groups=2)
