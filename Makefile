@@ -6,14 +6,15 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
 
-.PHONY: help train train-libero simulators ros2 test lint types wheel-smoke setup clean
+.PHONY: help train train-libero simulators ros2 test test-processes kernels lint types wheel-smoke setup clean
 
 help:
 	@echo "make train        train the small OpenVLA on the tabletop suite (sets everything up first)"
 	@echo "make train-libero install LIBERO's official tasks, and train the small OpenVLA on libero_spatial"
 	@echo "make simulators   install EnvPool, MuJoCo Warp, and ManiSkill with a Vulkan driver for the CPU"
 	@echo "make ros2         install rclpy for the twin and the tests; a robot's own ROS 2 serves as well"
-	@echo "make test         run the tests (sets everything up first)"
+	@echo "make test         run the tests (sets everything up first) but for those of the next line"
+	@echo "make test-processes  run the tests that start Python, Ray, ROS, OpenGL or a browser"
 	@echo "make lint types   ruff (rules and format); pyright"
 	@echo "make wheel-smoke  build the wheel and try it in an environment of its own"
 	@echo "make clean        delete the virtual environment and build outputs; runs/ is kept"
@@ -36,8 +37,17 @@ ros2: $(STAMP)
 
 # A worker takes tests in a row, so that few fixtures of a module are made twice, and then from those that another has.
 # One thread a worker: workers whose threads wait for each other in a busy loop are far slower than one thread each.
-test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+test: kernels
+	$(PYTEST) -m "not process" $(ARGS)
+
+test-processes: kernels
+	$(PYTEST) -m process $(ARGS)
+
+# Before the workers start: each of them would compile the same kernels.
+kernels: $(STAMP)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.kernels
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
