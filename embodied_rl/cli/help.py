@@ -16,6 +16,7 @@ import types
 import typing
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -181,6 +182,7 @@ def example_lines(command: str) -> list[str]:
     return ["\nexamples:", *(f"  {line}\n      {text}" for line, text in EXAMPLES[command])]
 
 
+@cache
 def field_texts(cls: type) -> dict[str, str]:
     """The string below each field of a dataclass and of its bases, on one line."""
     texts: dict[str, str] = {}
@@ -198,13 +200,18 @@ def field_texts(cls: type) -> dict[str, str]:
 def _option(source: Any, cls: type, item: dataclasses.Field[Any], prefix: str) -> Option:
     import tyro
 
-    hint = typing.get_type_hints(cls, include_extras=True)[item.name]
+    hint = _hints(cls)[item.name]
     positional = typing.get_origin(hint) is Annotated and tyro.conf.Positional in hint.__metadata__
     value = _value(source, item)
     required = value is dataclasses.MISSING
     default = "required" if required and not positional else "" if required or value in (None, ()) else _shown(value)
     text = field_texts(cls).get(item.name, "")
     return Option((prefix + item.name).replace("_", "-"), _metavar(hint), text, default, positional)
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls, include_extras=True)
 
 
 def _value(source: Any, item: dataclasses.Field[Any]) -> Any:

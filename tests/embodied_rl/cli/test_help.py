@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import shlex
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.cli import COMMANDS, main, reference
-from embodied_rl.cli.help import EXAMPLES, EXPERT, field_texts, help_text, options
+from embodied_rl.cli.help import EXAMPLES, EXPERT, Option, field_texts, help_text, options
 from embodied_rl.cli.parse import flag_words, flags
 from embodied_rl.cli.select import select
 from embodied_rl.config.train import KINDS, TrainConfig, selectable
 
-KINDS_OF_RUNS = [
-    ("gymnasium" if policy == "mlp" else "tabletop", policy, algorithm, scheduler)
-    for policy, algorithm, scheduler in itertools.product(selectable("policy"), KINDS["algorithm"], KINDS["scheduler"])
-    if (policy, algorithm) != ("mlp", "grpo")  # no recipe
-]
+PARTS = ("policy", "algorithm", "scheduler")
+
+
+def kinds_of_runs() -> Iterator[tuple[str, ...]]:
+    """Benchmark, policy, algorithm, scheduler: each of their names at least once; parts do not see each other."""
+    names = [selectable("policy"), *(list(KINDS[part]) for part in PARTS[1:])]
+    for index in range(max(map(len, names), default=0)):
+        policy, algorithm, scheduler = (of_part[index % len(of_part)] for of_part in names)
+        if policy == "mlp":  # its recipes have one algorithm
+            yield "gymnasium", policy, "ppo", scheduler
+        else:
+            yield "tabletop", policy, algorithm, scheduler
+
+
 MOST = 45
 """Options that a newcomer is shown."""
 
@@ -29,7 +38,7 @@ def shown(words: str, capsys: pytest.CaptureFixture[str]) -> set[str]:
     return set(re.findall(r"^  --([a-z0-9.-]+)", capsys.readouterr().out.partition("\noptions:")[2], re.MULTILINE))
 
 
-@pytest.mark.parametrize(("benchmark", "policy", "algorithm", "scheduler"), KINDS_OF_RUNS)
+@pytest.mark.parametrize(("benchmark", *PARTS), list(kinds_of_runs()))
 def test_help_of_train_is_bounded_and_help_all_is_whole(
     benchmark: str, policy: str, algorithm: str, scheduler: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -40,6 +49,19 @@ def test_help_of_train_is_bounded_and_help_all_is_whole(
     config = select(words.split()[1:]).config
     known = {flag[2:] for flag in flags(config) if ".no-" not in flag and not flag.startswith("--no-")}
     assert shown(f"{words} --help-all", capsys) == known
+
+
+def test_no_combination_shows_more_than_a_newcomer_can_read() -> None:
+    """The most of each part together: the test above renders a few of the combinations."""
+
+    def few(rows: Iterable[Option], prefix: str = "") -> int:
+        return sum(prefix + row.name not in EXPERT for row in rows)
+
+    most = sum(few(rows) for title, _, rows in options(TrainConfig()) if title not in PARTS)
+    for part in PARTS:
+        of_kinds = [[row for _, _, rows in options(KINDS[part][kind]()) for row in rows] for kind in selectable(part)]
+        most += max(few(rows, f"{part}.") for rows in of_kinds)
+    assert 25 < most <= MOST
 
 
 def test_help_of_eval_shows_how_frames_are_drawn(capsys: pytest.CaptureFixture[str]) -> None:
