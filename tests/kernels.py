@@ -17,7 +17,9 @@ from embodied_rl.sim.render import make_renderer
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.types import EpisodeSpec
 
-_BALL = "<mujoco><worldbody><light/><geom type='ellipsoid' size='.1 .2 .1'/><camera name='above' pos='0 0 1'/></worldbody></mujoco>"
+_BALL = """<mujoco><worldbody>
+<light/><geom type="ellipsoid" size=".1 .2 .1"/><camera name="above" pos="0 0 1"/>
+</worldbody></mujoco>"""
 
 
 def simulate_and_act() -> None:

@@ -49,6 +49,8 @@ examples:
       The same policy with GRPO; any value of the config can be set as --name value.
   embodied-rl train --resume runs/NAME
       Continue a stopped run exactly where its last checkpoint left it.
+  source <(embodied-rl --print-completion bash)
+      Complete commands and options with Tab; also zsh and fish.
 """
 
 _GL = (
@@ -129,6 +131,9 @@ def _dispatch(args: list[str]) -> int:
         print(__version__)
         if note := newer_mujoco():
             print(note)
+        return 0
+    if command == "--print-completion":
+        print(importlib.import_module("embodied_rl.cli.completion").script(rest))
         return 0
     if command not in COMMANDS:
         raise UserError(f"unknown command '{command}'.{suggest(command, COMMANDS)}")
