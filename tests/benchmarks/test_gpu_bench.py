@@ -20,6 +20,7 @@ from tests.benchmarks.test_page import DOCS
 from tests.toy import TASKS, ToyEnv
 
 
+@pytest.mark.process
 def test_quick_gpu_bench_measures_every_part(tmp_path: Path) -> None:
     file = tmp_path / "gpu.json"
     assert main(["bench", "gpu", "--quick", "--json", str(file)]) == 0
@@ -43,6 +44,7 @@ def test_quick_gpu_bench_measures_every_part(tmp_path: Path) -> None:
     assert page.count("| nano |") == 4, "two schedulers, act and update"
 
 
+@pytest.mark.process
 def test_quick_backends_bench_names_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "missing", lambda part: None if part == "native" else "some_package not installed")
     file = tmp_path / "backends.json"

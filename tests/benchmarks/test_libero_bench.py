@@ -140,6 +140,7 @@ def envs(official: Official) -> Iterator[OfficialEnvs]:
     made.close()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("cameras", [False, True])
 def test_the_worker_steps_the_official_stack(envs: OfficialEnvs, cameras: bool) -> None:
     envs.start(TASK, 2, cameras, 64)
@@ -156,6 +157,7 @@ def test_the_worker_steps_the_official_stack(envs: OfficialEnvs, cameras: bool) 
     assert min(used) > 1e6
 
 
+@pytest.mark.process
 def test_what_fails_in_the_worker_is_said(envs: OfficialEnvs) -> None:
     with pytest.raises(UserError, match=r"official environment failed: RuntimeError: no such problem; see .*bench.log"):
         envs.start(SimpleNamespace(name="suite/broken", approximate=(LOST,)), 1, False, 64)  # type: ignore[arg-type]
@@ -166,12 +168,14 @@ def test_what_fails_in_the_worker_is_said(envs: OfficialEnvs) -> None:
         envs.reset()
 
 
+@pytest.mark.process
 def test_other_assets_than_the_bundles_are_refused(envs: OfficialEnvs) -> None:
     whole: Any = SimpleNamespace(name=TASK.name, approximate=())
     with pytest.raises(UserError, match=f"was not made from these assets: {LOST} is only in one.*--assets DIR"):
         envs.start(whole, 1, False, 64)
 
 
+@pytest.mark.process
 def test_a_worker_that_never_answers_is_ended(
     official: Official, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,6 +283,7 @@ def test_ours_runs_every_step_and_tells_how_far_it_is_from_other_worlds(tmp_path
         OurEnvs(ended, 2, 16).step(actions, 8)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("era", [True, False])
 def test_quick_run_over_stand_ins(
     era: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -330,6 +335,7 @@ def test_quick_run_over_stand_ins(
     assert found["setup"]["eras"] == ("current, published" if era else "current")
 
 
+@pytest.mark.process
 def test_memory_of_a_slot_is_more_than_its_state(tmp_path: Path) -> None:
     install_fake(tmp_path, (NAME,))
     assert 5e4 < slot_bytes(tmp_path, NAME, 16) < 2e7

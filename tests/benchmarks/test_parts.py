@@ -52,6 +52,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "some_parts"
 
 
+@pytest.mark.process
 def test_failing_parts_are_named_and_keep_their_rows(module: str, capfd: pytest.CaptureFixture[str]) -> None:
     saved: list[tuple[int, list[str]]] = []
     todo = [Part(name, 60) for name in ("broken", "refused", "crashes", "good")]
@@ -66,6 +67,7 @@ def test_failing_parts_are_named_and_keep_their_rows(module: str, capfd: pytest.
     assert "Traceback" in capfd.readouterr().err
 
 
+@pytest.mark.process
 def test_a_part_that_hangs_is_ended(module: str) -> None:
     rows, failures = run_parts(module, [Part("hangs", 20)], False, Console(), lambda rows, failures: None)
     assert rows == [{"part": "hangs", "x": 4}]

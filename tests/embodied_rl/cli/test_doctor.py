@@ -29,6 +29,7 @@ def test_exit_code_follows_problems_only(monkeypatch, capsys) -> None:
     assert "do z" in out
 
 
+@pytest.mark.process
 def test_json_lists_every_check(capsys) -> None:
     code = main(["--json"])
     rows = json.loads(capsys.readouterr().out)

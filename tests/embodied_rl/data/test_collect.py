@@ -133,6 +133,7 @@ def test_plan_takes_states_in_turn_with_distinct_seeds() -> None:
     assert attempts == collect.plan({"a": range(10, 13), "b": [5]}, 4, seed=1)
 
 
+@pytest.mark.process
 def test_workers_do_not_change_the_dataset_and_failures_are_left_out(fake, tmp_path: Path) -> None:
     states = range(6, 9)
     one = _collect(fake.build, tmp_path / "one", states, 1)
@@ -153,6 +154,7 @@ def test_workers_do_not_change_the_dataset_and_failures_are_left_out(fake, tmp_p
     ]
 
 
+@pytest.mark.process
 def test_dead_worker_is_an_error_and_the_next_run_goes_on(
     fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

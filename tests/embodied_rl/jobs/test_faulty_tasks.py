@@ -62,7 +62,10 @@ def test_the_run_ends_and_says_what_it_left_out(run: Path) -> None:
     assert "The simulator breaks from" in page
 
 
-@pytest.mark.parametrize("words", ["--env.processes 2", "--scheduler pipelined --scheduler.env-groups 2"])
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param("--env.processes 2", marks=pytest.mark.process), "--scheduler pipelined --scheduler.env-groups 2"],
+)
 def test_processes_and_threads_give_the_same_run(words: str, run: Path, tmp_path: Path) -> None:
     same(run, train(tmp_path / "other", "raises", words))
 

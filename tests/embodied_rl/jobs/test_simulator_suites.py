@@ -35,6 +35,7 @@ def test_fetch_trains_and_is_evaluated(tmp_path: Path, capsys: pytest.CaptureFix
     assert json.loads((tmp_path / "eval.json").read_text())["overall"] == told["overall"]
 
 
+@pytest.mark.process
 @needs("mani_skill")
 def test_maniskill_trains_in_a_watched_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = (

@@ -35,6 +35,7 @@ def started(tmp_path: Path, seconds: float, **options: Any) -> Process:
     return process
 
 
+@pytest.mark.process
 def test_a_process_that_needs_long_is_waited_for_and_a_person_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -45,6 +46,7 @@ def test_a_process_that_needs_long_is_waited_for_and_a_person_is_told(
     assert "waiting for the bridge to end in order, 60 s at most" in capsys.readouterr().err
 
 
+@pytest.mark.process
 def test_a_process_that_was_killed_is_named_with_what_may_be_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
