@@ -33,6 +33,7 @@ def _quiet(done: int, total: int) -> None:
     """Progress that nobody sees."""
 
 
+@pytest.mark.process
 def test_cleaning_that_is_interrupted_leaves_nothing_that_is_taken_for_whole(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,6 +64,7 @@ def _official(monkeypatch: pytest.MonkeyPatch, assets: Path, files: dict[str, by
     monkeypatch.setattr(wheels, "official_files", lambda: {**blobs, "scenes/not_there.png": "0" * 40})
 
 
+@pytest.mark.process
 def test_an_altered_picture_in_a_folder_counts_as_missing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     _official(monkeypatch, stage.assets, {"scenes/a.png": b"a", "scenes/b.png": b"b", "scenes/c.xml": b"c"})
     assert altered_files(stage.assets) == ()
@@ -86,12 +88,14 @@ def test_a_file_that_counts_as_missing_is_named_as_the_scene_spells_it(tmp_path:
     assert stand_ins.missing_files(xml, {str((tmp_path / "b.png").resolve())}) == [f"{tmp_path}/x/../b.png"]
 
 
+@pytest.mark.process
 def test_where_the_assets_are_from_is_said_in_full(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(stage.assets.parent)
     stage.install(source=Path("assets"))
     assert json.loads((stage.root / "manifest.json").read_text())["assets"] == str(stage.assets)
 
 
+@pytest.mark.process
 def test_a_full_disk_of_the_exporter_stops_everything_in_one_line(stage: Stage) -> None:
     stage.plan({short: {"answer": {"errno": errno.ENOSPC}} for short in SHORT})
     with pytest.raises(UserError, match=r"the disk of .* is full: installing needs 5 GB") as error:
@@ -115,6 +119,7 @@ def test_a_full_disk_is_not_taken_for_a_missing_package(tmp_path: Path, monkeypa
     assert error.value.errno == errno.ENOSPC
 
 
+@pytest.mark.process
 def test_what_was_fetched_stays_until_all_tasks_are_there(stage: Stage) -> None:
     other = stage.root / "work" / "environment-1"
     half = stage.root / "work" / "environment-2"
@@ -132,6 +137,7 @@ def test_what_was_fetched_stays_until_all_tasks_are_there(stage: Stage) -> None:
     assert not (stage.root / "work").exists()
 
 
+@pytest.mark.process
 def test_the_old_library_comes_with_the_isolated_pip_and_after_the_plan(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +150,7 @@ def test_the_old_library_comes_with_the_isolated_pip_and_after_the_plan(
     assert len(stage.fetched[2]) == 1, "nothing to do: no isolated environment"
 
 
+@pytest.mark.process
 def test_a_suite_that_is_partly_there_is_known_before_the_first_installation_ends(stage: Stage) -> None:
     stage.plan({SHORT[1]: {"die": True}})
     with pytest.raises(UserError):
@@ -153,6 +160,7 @@ def test_a_suite_that_is_partly_there_is_known_before_the_first_installation_end
     assert sorted(names) == sorted([NAME, OTHER])
 
 
+@pytest.mark.process
 def test_nothing_is_removed_beside_a_running_installation(stage: Stage) -> None:
     stage.install()
     blob = next(BlobStore(stage.root).folder.glob("*/*"))
@@ -165,6 +173,7 @@ def test_nothing_is_removed_beside_a_running_installation(stage: Stage) -> None:
     assert blob.exists()
 
 
+@pytest.mark.process
 def test_removing_what_is_not_installed_is_refused(stage: Stage) -> None:
     stage.install()
     with pytest.raises(UserError, match="LIBERO-PRO is not installed in"):
@@ -172,6 +181,7 @@ def test_removing_what_is_not_installed_is_refused(stage: Stage) -> None:
     assert len(installed(stage.root)) == 2
 
 
+@pytest.mark.process
 def test_a_linked_folder_is_removed_with_its_link(stage: Stage, tmp_path: Path) -> None:
     stage.install()
     disk = tmp_path / "disk"
@@ -237,6 +247,7 @@ def test_settling_is_announced_with_its_time(tmp_path: Path, monkeypatch: pytest
     assert (report.steps, report.seen) == (["settling initial states"], [(0, 130), (130, 130)])
 
 
+@pytest.mark.process
 def test_an_altered_bundle_is_noticed_and_made_again(stage: Stage) -> None:
     stage.install()
     path = bundle_path(stage.root, NAME)
@@ -246,6 +257,7 @@ def test_an_altered_bundle_is_noticed_and_made_again(stage: Stage) -> None:
     assert verify(stage.root, LIBERO, _quiet) == []
 
 
+@pytest.mark.process
 def test_another_installation_does_not_bless_an_altered_bundle(stage: Stage) -> None:
     stage.install()
     path = bundle_path(stage.root, NAME)
@@ -255,6 +267,7 @@ def test_another_installation_does_not_bless_an_altered_bundle(stage: Stage) -> 
     assert verify(stage.root, LIBERO, _quiet) == [Problem(path, "altered, deleted")]
 
 
+@pytest.mark.process
 def test_a_bundle_that_lacks_a_field_is_damaged(stage: Stage) -> None:
     stage.install()
     path = bundle_path(stage.root, NAME)

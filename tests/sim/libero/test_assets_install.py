@@ -37,6 +37,7 @@ def _blobs(root: Path, name: str) -> list[str]:
     return [*bundle["physics"], *bundle["visual"], bundle["init_states"]["blob"]]
 
 
+@pytest.mark.process
 def test_everything_is_exported_once(stage: Stage) -> None:
     report = Silent()
     assert stage.install(report=report) == 2
@@ -65,6 +66,7 @@ def test_another_suite_is_not_touched(stage: Stage) -> None:
         stage.install(wanted=("libero_gaol",))
 
 
+@pytest.mark.process
 def test_an_interrupted_installation_continues(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     convert = export.convert
 
@@ -85,6 +87,7 @@ def test_an_interrupted_installation_continues(stage: Stage, monkeypatch: pytest
     assert not (stage.root / "work").exists()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("spoil", [lambda root: bundle_path(root, NAME).write_text("{"), _delete_blob])
 def test_a_spoilt_bundle_is_made_again(stage: Stage, spoil: Callable[[Path], None]) -> None:
     stage.install()
@@ -95,6 +98,7 @@ def test_a_spoilt_bundle_is_made_again(stage: Stage, spoil: Callable[[Path], Non
     load_task(stage.root, NAME).build_physics()
 
 
+@pytest.mark.process
 def test_another_mujoco_version_exports_again(stage: Stage) -> None:
     stage.install()
     stage.asked()
@@ -105,6 +109,7 @@ def test_another_mujoco_version_exports_again(stage: Stage) -> None:
     assert stage.asked() == [SHORT[0]]
 
 
+@pytest.mark.process
 def test_what_a_killed_installation_left_is_swept(stage: Stage) -> None:
     leftover = stage.root / "blobs" / "ab" / "abc.1.2.tmp"
     leftover.parent.mkdir(parents=True)
@@ -113,6 +118,7 @@ def test_what_a_killed_installation_left_is_swept(stage: Stage) -> None:
     assert not leftover.exists()
 
 
+@pytest.mark.process
 def test_several_processes_make_the_same_bundles(stage: Stage) -> None:
     stage.install(jobs=1)
     one = {path.relative_to(stage.root): path.read_bytes() for path in stage.root.rglob("*") if path.is_file()}
@@ -121,6 +127,7 @@ def test_several_processes_make_the_same_bundles(stage: Stage) -> None:
     assert one == {path.relative_to(stage.root): path.read_bytes() for path in stage.root.rglob("*") if path.is_file()}
 
 
+@pytest.mark.process
 def test_missing_files_are_named_and_the_rest_is_kept(stage: Stage) -> None:
     lacking = {"missing": [f"scenes/{letter}.png" for letter in "abcd"]}
     stage.plan({SHORT[0]: {"answer": lacking}})
@@ -148,6 +155,7 @@ def test_missing_files_are_named_and_the_rest_is_kept(stage: Stage) -> None:
     assert load_task(stage.root, NAME).approximate == ()
 
 
+@pytest.mark.process
 def test_a_failing_task_stops_no_other_and_is_named(stage: Stage) -> None:
     stage.plan({SHORT[0]: {"answer": {"error": "ValueError: odd"}}})
     with pytest.raises(
@@ -157,6 +165,7 @@ def test_a_failing_task_stops_no_other_and_is_named(stage: Stage) -> None:
     assert installed(stage.root) == [OTHER]
 
 
+@pytest.mark.process
 def test_a_dying_exporter_is_replaced(stage: Stage) -> None:
     stage.plan({SHORT[0]: {"die": True}})
     with pytest.raises(UserError, match=r"the exporting process ended with status 9 \(out of memory\? try --jobs 1\)"):
@@ -164,6 +173,7 @@ def test_a_dying_exporter_is_replaced(stage: Stage) -> None:
     assert installed(stage.root) == [OTHER]
 
 
+@pytest.mark.process
 def test_an_export_that_does_not_fit_together_makes_no_bundle(stage: Stage) -> None:
     np.savez(stage.exporter / "ready" / SHORT[0] / "arrays.npz", init_states=np.zeros((50, 3)))
     with pytest.raises(UserError, match="initial states have 3 numbers, the scene"):
@@ -184,6 +194,7 @@ def test_a_full_disk_is_said_before_anything_is_done(stage: Stage, monkeypatch: 
     assert stage.asked() == []
 
 
+@pytest.mark.process
 def test_the_hub_is_asked_where_it_is_named_and_the_download_goes_afterwards(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,6 +265,7 @@ def test_a_complete_environment_is_used_and_a_half_one_built_again(
     assert calls == []
 
 
+@pytest.mark.process
 def test_verify_finds_deletes_and_install_repairs(stage: Stage) -> None:
     stage.install()
     assert verify(stage.root, LIBERO, lambda done, total: None) == []
@@ -266,6 +278,7 @@ def test_verify_finds_deletes_and_install_repairs(stage: Stage) -> None:
     assert verify(stage.root, LIBERO, lambda done, total: None) == []
 
 
+@pytest.mark.process
 def test_the_commands(stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("EMBODIED_RL_CACHE", str(stage.root))
     root = stage.root / "libero"

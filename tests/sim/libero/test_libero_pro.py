@@ -97,6 +97,7 @@ def test_statistics_of_the_varied_suite_are_its_own() -> None:
     assert "--suite libero_goal)" in statistics_line(policy, "libero_spatial_lan")
 
 
+@pytest.mark.process
 def test_the_instruction_is_that_of_the_task_file(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     assert stage.install() == 2
     assert install_pro(stage, monkeypatch) == 2
@@ -116,6 +117,7 @@ def test_the_instruction_is_that_of_the_task_file(stage: Stage, monkeypatch: pyt
         load_tasks("libero_goal_swap", era="current")
 
 
+@pytest.mark.process
 def test_both_are_installed_and_removed_apart_and_share_blobs(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.install()
     before = folder_bytes(stage.root / "blobs")
