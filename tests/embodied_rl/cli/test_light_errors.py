@@ -12,7 +12,7 @@ import pytest
 from embodied_rl.cli import COMMANDS
 from tests.embodied_rl.test_imports import ROOT
 
-HEAVY = ("torch", "numba", "scipy", "transformers", "matplotlib", "mujoco", "ray")
+HEAVY = ("torch", "numba", "scipy", "transformers", "matplotlib", "ray")
 ACTIONS = ("runs", "reward")
 """Commands whose first word is an action: they are also called without one, and with one and an unknown option."""
 WORDS = [["nonsense"], *([name, "--nonsense"] for name in COMMANDS)]

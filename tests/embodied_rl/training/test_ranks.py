@@ -23,6 +23,8 @@ from tests.embodied_rl.ranks import free_port, others
 from tests.embodied_rl.test_imports import ROOT
 from tests.embodied_rl.training.ranked_runs import PPO, RUNS, Run, every_run, train_toy
 
+pytestmark = pytest.mark.process
+
 SIZES = (2, 4)
 
 
@@ -39,7 +41,6 @@ def alone(name: str, folder: Path) -> Any:
     return train_toy(folder / name, RUNS[name], SINGLE_PROCESS)
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", RUNS)
 def test_episodes_and_weights_are_those_of_one_process(
@@ -93,7 +94,6 @@ def start(words: list[str]) -> tuple[int, str]:
     return process.returncode, said
 
 
-@pytest.mark.process
 def test_torchrun_loses_a_rank_and_accelerate_goes_on_to_the_end_of_an_undisturbed_run(tmp_path: Path) -> None:
     expected, _ = train_toy(tmp_path / "alone", Run(PPO, 10), SINGLE_PROCESS, iterations=4)
     folder = tmp_path / "run"
@@ -105,7 +105,6 @@ def test_torchrun_loses_a_rank_and_accelerate_goes_on_to_the_end_of_an_undisturb
     same(expected, torch.load(folder / "weights.pt"))
 
 
-@pytest.mark.process
 def test_ranks_stop_and_save_together_and_one_process_goes_on(tmp_path: Path) -> None:
     """The launcher passes the signal on; rank 0 is held at its third update, while rank 1 waits for it."""
     expected, _ = train_toy(tmp_path / "alone", Run(PPO, 10), SINGLE_PROCESS, iterations=4)
@@ -128,7 +127,6 @@ def test_ranks_stop_and_save_together_and_one_process_goes_on(tmp_path: Path) ->
     same(expected, found)
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("launcher", ["own", "torchrun"])
 def test_ranks_whose_launcher_is_killed_save_and_end(launcher: str, tmp_path: Path) -> None:
     """Rank 0 is held at its third update, as above; nobody but the ranks could end them."""
