@@ -9,7 +9,7 @@ import av
 import numpy as np
 import pytest
 
-from embodied_rl.telemetry.video import CAPTION_HEIGHT, VideoWriter, captioned, tile
+from embodied_rl.telemetry.video import CAPTION_HEIGHT, VideoWriter, caption_rows, captioned, tile
 
 
 def _read(path: Path) -> list[np.ndarray]:
@@ -82,3 +82,21 @@ def test_tile_and_caption() -> None:
     assert (good[right_end][green] > good[right_end][red].astype(int) + 50).any()
     assert (bad[right_end][red] > bad[right_end][green].astype(int) + 50).any()
     assert not (bad[right_end][green] > bad[right_end][red].astype(int) + 50).any()
+
+
+@pytest.mark.parametrize("flagged", [False, True])
+def test_a_caption_with_the_rows_that_it_needs_is_whole(flagged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written, line by line, read where it is drawn."""
+    drawn: list[str] = []
+    monkeypatch.setattr("embodied_rl.telemetry.video._put", lambda bar, text, *rest: drawn.append(text))
+    text = "pick up the black bowl between the plate and the ramekin and place it on the plate"
+    frame = np.zeros((40, 256, 3), np.uint8)
+    rows = caption_rows(["short", text], 256, flagged=flagged)
+    assert captioned(frame, text, True if flagged else None, rows).shape[0] == 40 + rows * CAPTION_HEIGHT
+    lines = drawn[flagged:]
+    assert " ".join(lines) == text
+    assert len(lines) == rows > 1
+    drawn.clear()
+    captioned(frame, text)
+    assert len(drawn) == 1
+    assert drawn[0].endswith("...")
