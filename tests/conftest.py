@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+# Before torch is imported: threads of a command that ran in this process would spin, on cores that other workers need.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 # Imported before any test puts a stand-in in the place of `factory.envs.open_env`: it would keep the stand-in for good.
 import embodied_rl.factory.suite_env  # noqa: F401
 

@@ -17,7 +17,7 @@ from embodied_rl.policies.checkpoints.folder import read_weights
 
 SHORT = (
     "train gymnasium --task Pendulum-v1 --env.num-envs 4 --rollout.episodes-per-iteration 4 --checkpoint.every 1 "
-    "--evaluation.states-per-task 4 --evaluation.every 0 --checkpoint.keep 9"
+    "--evaluation.states-per-task 4 --evaluation.every 0 --checkpoint.keep 9 --num-threads 1"
 )
 
 

@@ -45,6 +45,7 @@ def test_stable_baselines_makes_envs_of_a_state(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.monitor.csv", "1.monitor.csv"]
 
 
+@pytest.mark.process
 def test_stable_baselines_makes_envs_of_pictures_in_processes() -> None:
     need("stable_baselines3")
     from stable_baselines3.common.env_util import make_vec_env
@@ -105,6 +106,7 @@ def test_torchrl_sees_what_is_rendered(pixels_only: bool) -> None:
     assert ("images" in rolled.keys()) is not pixels_only  # noqa: SIM118 - a TensorDict iterates over rows
 
 
+@pytest.mark.process
 def test_torchrl_rolls_out_in_workers() -> None:
     need("torchrl")
     from torchrl.envs import GymEnv
