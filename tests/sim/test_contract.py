@@ -64,6 +64,7 @@ class TestNative(VecEnvContract):
         return native(num_envs)
 
 
+@pytest.mark.process
 class TestSubprocess(VecEnvContract, SuccessContract):
     tasks = tuple(TASKS)
     success = TOY_SUCCESS

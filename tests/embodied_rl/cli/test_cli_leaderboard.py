@@ -280,6 +280,7 @@ def test_recipes_are_ranked_over_training_seeds_and_decided_ones_run_no_further_
     assert "3 training seeds: 100.0% to 100.0%" in (out / "index.html").read_text()
 
 
+@pytest.mark.process
 def test_processes_side_by_side_write_the_same_bytes(tmp_path: Path) -> None:
     """The real simulator and the policy in the package: neither can be replaced in another process."""
     board = {"one": "shipped", "two": "shipped"}
