@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from embodied_rl.config.train import EnvConfig
+from embodied_rl.config.env import MujocoConfig
 from embodied_rl.factory.envs import open_env
 from embodied_rl.factory.tasks import load_tasks
 from embodied_rl.rng import philox
@@ -112,6 +112,6 @@ def compile_simulator() -> None:
     if is_compiled():
         return
     tasks = load_tasks("tabletop_object")[:1]
-    with open_env(tasks, EnvConfig(num_envs=1, renderer="raycast"), 64) as env:
+    with open_env(tasks, MujocoConfig(num_envs=1, renderer="raycast"), 64) as env:
         episodes = RandomEpisodes(env, [tasks[0].name])
         episodes.turn("both")

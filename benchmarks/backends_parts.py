@@ -10,9 +10,11 @@ from importlib.util import find_spec
 
 from embodied_rl.benchmarks.backends_measure import Mode, RandomEpisodes, measure
 from embodied_rl.benchmarks.parts import Part, Row, Work, serve
-from embodied_rl.config.train import EnvConfig
-from embodied_rl.factory.backends import EXAMPLES, SUITES, open_suite
+from embodied_rl.config.env import MujocoConfig, SceneConfig, WarpConfig, as_simulator
+from embodied_rl.config.suites import STATE_SUITES
+from embodied_rl.config.suites import SUITES as TABLE
 from embodied_rl.factory.envs import open_env, pick_renderer
+from embodied_rl.factory.suites import load, open_tasks
 from embodied_rl.factory.tasks import libero_bundles, load_tasks
 from embodied_rl.utils.machine import pick_device
 
@@ -36,28 +38,28 @@ NEEDS: dict[str, tuple[str, ...]] = {
 
 def native(quick: bool) -> Iterator[Row]:
     """The native engine: MuJoCo on the CPU's cores, drawn by what `--env.renderer auto` takes."""
-    yield from pictures(EnvConfig(), (8,) if quick else (32, 256), quick)
+    yield from pictures(MujocoConfig(), (8,) if quick else (32, 256), quick)
 
 
 def warp(quick: bool) -> Iterator[Row]:
     """MuJoCo Warp steps and draws all envs in one batch, on a GPU if there is one."""
-    yield from pictures(EnvConfig(simulator="warp", renderer="warp"), _many(quick), quick)
+    yield from pictures(WarpConfig(renderer="warp"), _many(quick), quick)
 
 
 def warp_deterministic(quick: bool) -> Iterator[Row]:
     """The same with exact repetition, which costs a GPU much and a CPU nothing."""
-    yield from pictures(EnvConfig(simulator="warp", renderer="warp", deterministic=True), _many(quick), quick)
+    yield from pictures(WarpConfig(renderer="warp", deterministic=True), _many(quick), quick)
 
 
 def warp_renderer(quick: bool) -> Iterator[Row]:
     """The native engine's physics on the CPU's cores, pictures of all envs in one batch by MuJoCo Warp."""
-    yield from pictures(EnvConfig(renderer="warp"), _many(quick), quick)
+    yield from pictures(MujocoConfig(renderer="warp"), _many(quick), quick)
 
 
 def libero_warp_renderer(quick: bool) -> Iterator[Row]:
     """A task of LIBERO, stepped by the native engine on the CPU's cores, its meshes and textures drawn in one batch."""
     counts = (2 if quick else 4,) if pick_device("auto") == "cpu" else (64,) if quick else (128, 512)
-    yield from pictures(EnvConfig(renderer="warp", era="current"), counts, quick, LIBERO_SUITE)
+    yield from pictures(MujocoConfig(renderer="warp", era="current"), counts, quick, LIBERO_SUITE)
 
 
 def _many(quick: bool) -> tuple[int, ...]:
@@ -66,10 +68,10 @@ def _many(quick: bool) -> tuple[int, ...]:
     return (64,) if quick else (256, 1024, 4096)
 
 
-def pictures(config: EnvConfig, counts: Sequence[int], quick: bool, suite: str = SUITE) -> Iterator[Row]:
+def pictures(config: SceneConfig, counts: Sequence[int], quick: bool, suite: str = SUITE) -> Iterator[Row]:
     """A simulator with cameras: the suite's first task for every number of envs and size."""
-    tasks, device = load_tasks(suite, era=config.era)[:1], pick_device("auto")
-    renderer = pick_renderer(config.renderer, tasks, simulator=config.simulator).name
+    tasks, device = load_tasks(suite, era=config.scene_era)[:1], pick_device("auto")
+    renderer = pick_renderer(config, tasks).name
     for count in counts:
         for size in SIZES[:1] if quick else SIZES:
             now = replace(config, num_envs=count, renderer=renderer)
@@ -81,9 +83,10 @@ def pictures(config: EnvConfig, counts: Sequence[int], quick: bool, suite: str =
 
 
 def state(suite: str, quick: bool) -> Iterator[Row]:
-    """A suite of `factory.backends`: its example task, with a state and no pictures."""
+    """A suite of tasks with a state: its example task, with a state and no pictures."""
     for count in (2,) if quick else (32, 256):
-        with open_suite(suite, (EXAMPLES[suite],), EnvConfig(num_envs=count)) as env:
+        config = as_simulator(MujocoConfig(num_envs=count), TABLE[suite].simulators[0])
+        with open_tasks(load(suite, TABLE[suite].example, config), config) as env:
             yield _row(RandomEpisodes(env, list(env.train_states)), "physics", quick)
 
 
@@ -106,7 +109,7 @@ WORKS: dict[str, Work] = {
     "warp_deterministic": warp_deterministic,
     "warp_renderer": warp_renderer,
     "libero_warp_renderer": libero_warp_renderer,
-} | {suite: partial(state, suite) for suite in SUITES}
+} | {suite: partial(state, suite) for suite in STATE_SUITES}
 PARTS = tuple(Part(name, 120) for name in WORKS)
 
 

@@ -23,6 +23,7 @@ from embodied_rl import configs as recipes
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
+from embodied_rl.config.env import MujocoConfig
 from embodied_rl.config.policies import SHIPPED
 from embodied_rl.config.train import OwnPolicyConfig, TrainConfig, kind_of
 from embodied_rl.factory.envs import open_env, pick_renderer
@@ -192,12 +193,13 @@ def run(json_path: Path | None, quick: bool = False) -> None:
     console = Console()
     machine = describe_machine(("torch", "mujoco", "numpy", "numba"))
     config = bench_config(quick)
+    assert isinstance(config.env, MujocoConfig), "as the recipe says"
     tasks = load_tasks(config.suite, config.tasks, config.env.era)
     policy = open_policy(SHIPPED, pick_device(config.device))
     assert not isinstance(config.policy, OwnPolicyConfig), "the recipe names a family"
     prepare_policy(policy, config.policy, policy_folder(SHIPPED))
     policy.with_value = isinstance(config.algorithm, PPOConfig)
-    renderer = pick_renderer(config.env.renderer, tasks, config.env.render_quality)
+    renderer = pick_renderer(config.env, tasks)
     threads = config.num_threads or cpu_count()
     set_torch_threads(threads)
     env_config = replace(config.env, renderer=renderer.name, num_threads=config.env.num_threads or cpu_count())

@@ -32,6 +32,7 @@ from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.benchmarks.loop import bench_config
 from embodied_rl.benchmarks.pipeline_peer import PeerLoop, PPOWithMaskedRows
+from embodied_rl.config.env import MujocoConfig
 from embodied_rl.config.policies import SHIPPED
 from embodied_rl.config.train import OwnPolicyConfig, TrainConfig
 from embodied_rl.factory.envs import open_env, pick_renderer
@@ -141,9 +142,10 @@ def iterations(way: Way, config: TrainConfig, make_policy: MakePolicy = shipped_
     """Train, and yield a row an iteration; until it is asked for the next, an on-policy scheduler does nothing."""
     cores = cpu_count()
     set_torch_threads(cores)
+    assert isinstance(config.env, MujocoConfig), "as the recipe says"
     tasks = load_tasks(config.suite, config.tasks, config.env.era)
     policy = make_policy(config, tasks)
-    renderer = pick_renderer(config.env.renderer, tasks, config.env.render_quality)
+    renderer = pick_renderer(config.env, tasks)
     env_config = replace(config.env, renderer=renderer.name, num_threads=cores)
     algorithm = make_algorithm(config.algorithm)
     if way.peer:

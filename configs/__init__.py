@@ -10,15 +10,14 @@ Example:
 
 from __future__ import annotations
 
+from embodied_rl.config.suites import STATE_SUITES
 from embodied_rl.config.train import TrainConfig
 from embodied_rl.configs import libero, state, tabletop, tabletop_chunks
 from embodied_rl.errors import UserError, suggest
 
 RECIPES: dict[str, TrainConfig] = tabletop.RECIPES | tabletop_chunks.RECIPES | libero.RECIPES | state.RECIPES
 """By BENCHMARK_POLICY_ALGORITHM: `train tabletop --policy pi0 --algorithm ppo` takes tabletop_pi0_ppo."""
-STATE_BENCHMARKS = tuple(dict.fromkeys(config.suite for config in state.RECIPES.values()))
-"""Suites of tasks with a state, which are named by `--task`; what trains in them is the state policy."""
-BENCHMARKS = ("libero", "tabletop", *STATE_BENCHMARKS)
+BENCHMARKS = ("libero", "tabletop", *STATE_SUITES)
 
 
 def names() -> list[str]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
+from embodied_rl.config.env import MujocoConfig
 from embodied_rl.config.policies import OpenVLAConfig, OpenVLAOFTConfig, Pi0Config, SmolVLAConfig
-from embodied_rl.config.train import EnvConfig, TrainConfig
+from embodied_rl.config.train import TrainConfig
 from embodied_rl.configs.tabletop import TABLETOP_GRPO, TABLETOP_PPO
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
@@ -23,7 +24,7 @@ LIBERO_PPO = replace(
     protocol="libero",
     iterations=24,
     # Official frames cost a CPU thirty times as much; `eval` says what the policy scores under those.
-    env=EnvConfig(num_envs=32, render_quality="fast"),
+    env=MujocoConfig(num_envs=32, render_quality="fast"),
     policy=_SMALL,
     learner=replace(TABLETOP_PPO.learner, lr_decay_updates=24),
     evaluation=replace(TABLETOP_PPO.evaluation, every=0),  # 500 episodes cost as much as three iterations
@@ -36,7 +37,7 @@ _COMMON = TrainConfig(
     suite="libero_spatial",
     protocol="openvla",
     iterations=100,
-    env=EnvConfig(num_envs=64),
+    env=MujocoConfig(num_envs=64),
     rollout=RolloutConfig(episodes_per_iteration=128),
     evaluation=EvalConfig(states_per_task=10, mode="greedy", every=10),
     checkpoint=CheckpointConfig(every=5),

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from embodied_rl.algorithms.config import PPOConfig
+from embodied_rl.config.env import EnvPoolConfig, GymnasiumConfig, ManiSkillConfig
 from embodied_rl.config.policies import MLPConfig
-from embodied_rl.config.train import EnvConfig, TrainConfig
+from embodied_rl.config.train import TrainConfig
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
 from embodied_rl.rollout.config import RolloutConfig
 
 GYMNASIUM_PPO = TrainConfig(
     suite="gymnasium",
-    env=EnvConfig(num_envs=16),
+    env=GymnasiumConfig(num_envs=16),
     policy=MLPConfig(),
     # Ten passes with a wide value target: the rows are cheap to learn from, and dear to simulate.
     algorithm=PPOConfig(
@@ -28,7 +29,12 @@ GYMNASIUM_PPO = TrainConfig(
 )
 
 # Success ends these episodes: a step may be worth as much as the way to the goal is long.
-METAWORLD_PPO = replace(GYMNASIUM_PPO, suite="metaworld", algorithm=replace(GYMNASIUM_PPO.algorithm, gamma=0.99))
+METAWORLD_PPO = replace(
+    GYMNASIUM_PPO,
+    suite="metaworld",
+    env=EnvPoolConfig(num_envs=16),
+    algorithm=replace(GYMNASIUM_PPO.algorithm, gamma=0.99),
+)
 FETCH_PPO = replace(
     METAWORLD_PPO,
     suite="fetch",
@@ -42,7 +48,7 @@ MANISKILL_PPO = replace(
     FETCH_PPO,
     suite="maniskill",
     algorithm=replace(FETCH_PPO.algorithm, gamma=0.8, gae_lambda=0.9),
-    env=EnvConfig(num_envs=32, processes=2, step_reward="native"),
+    env=ManiSkillConfig(num_envs=32, processes=2, step_reward="native"),
     policy=MLPConfig(initial_std=1.0),
     rollout=RolloutConfig(episodes_per_iteration=32),
 )

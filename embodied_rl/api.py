@@ -8,18 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from embodied_rl import configs as recipes
-from embodied_rl.config.env_checks import check_threads, refuse_threads
+from embodied_rl.config.env import EnvConfig, SceneConfig, WarpConfig
 from embodied_rl.config.policies import SHIPPED
-from embodied_rl.config.train import EnvConfig, TrainConfig, from_dict
+from embodied_rl.config.suites import suite_named
+from embodied_rl.config.train import TrainConfig, from_dict, read_env
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.benchmark import interleaved
 from embodied_rl.evaluation.evaluate import EvalReport
 from embodied_rl.evaluation.evaluate import evaluate as run_episodes
-from embodied_rl.factory.backends import SUITES as STATE_SUITES
-from embodied_rl.factory.backends import check_fits, open_suite
+from embodied_rl.factory.backends import check_fits
 from embodied_rl.factory.own import TaskEnv, load_own
 from embodied_rl.factory.policies import PublishedOptions, open_policy, policy_folder
 from embodied_rl.factory.suite_env import SuiteEnv
+from embodied_rl.factory.suites import View, load, open_tasks
 from embodied_rl.factory.views import SampledEpisodes
 from embodied_rl.jobs.ranks import train_as_worker_rank
 from embodied_rl.jobs.run_folder import existing_run, new_run
@@ -28,8 +29,10 @@ from embodied_rl.jobs.train_setup import Given
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.rollout.sampler import evaluation_specs
+from embodied_rl.sim.libero.protocol import protocol as named_protocol
 from embodied_rl.sim.views.isaacgym import IsaacGymEnv, Part
 from embodied_rl.training.on_policy import TrainOutcome
+from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.machine import pick_device
 from embodied_rl.utils.ranks import ProcessRank
 from embodied_rl.utils.suites import as_names
@@ -48,18 +51,11 @@ def make_vec_env(
     image_size: int = 64,
     cameras: int = 2,
     protocol: str = "native",
-    era: Literal["auto", "published", "current", "mujoco-3.3", "mujoco-2.3.7"] = "auto",
-    num_threads: int | None = None,
-    processes: int | None = None,
     state: bool = False,
-    reward: Literal["sparse", "staged", "shaped"] = "sparse",
-    gamma: float | None = None,
-    step_reward: Literal["auto", "progress", "native", "success"] = "auto",
-    control: str = "auto",
-    simulator: Literal["native", "warp"] = "native",
-    renderer: Literal["auto", "egl", "osmesa", "raycast", "raster", "warp"] = "auto",
-    render_quality: Literal["auto", "exact", "fast"] = "auto",
+    simulator: str | None = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
+    gamma: float | None = None,
+    **options: Any,
 ) -> SuiteEnv:
     """Open `num_envs` simulators of a suite; each runs any of its tasks.
 
@@ -71,23 +67,15 @@ def make_vec_env(
         image_size: Height and width in pixels of what the policy sees.
         cameras: How many of the simulator's cameras the policy sees, from the first; 0 opens no renderer.
         protocol: How an episode is run: native, or as the authors of a published policy run it, such as openvla_oft.
-        era: Whose contacts and texture colours LIBERO's scenes have: published, current, mujoco-3.3 or mujoco-2.3.7;
-            auto: published on LIBERO's suites, current on the others.
-        num_threads: Threads that simulate and render; None: one a CPU core. Not for tasks with a state or MuJoCo Warp.
-        processes: Watched processes that hold the simulators; None: they are in this process.
         state: Observations have `state`, float32 [N, S]: robot, objects, joints and goal facts, laid out as
             `embodied_rl.sim.state.vector.StateLayout` says.
-        reward: sparse pays 1 for success. staged adds, as a potential, the share of the goal's facts that hold; shaped
-            adds how near hand and things are as well. No optimal policy changes.
-        gamma: The learner's discount of a decision, which such a potential and the step reward progress need; None: 1.
-        step_reward: What a step pays in EnvPool's and ManiSkill's suites: progress, native or success; see
-            `embodied_rl.sim.step_reward`.
-        control: What an action is in suite maniskill: libero, or the name of one of the task's own controllers.
-        simulator: native, or warp: MuJoCo Warp on `device`.
-        renderer: What draws the images; warp: MuJoCo Warp on `device`, where they stay.
-        render_quality: exact draws LIBERO's frames as the official code does, fast about ten times cheaper on a CPU;
-            auto: exact on LIBERO's suites, fast on the built-in ones.
+        simulator: mujoco, or warp (MuJoCo Warp on `device`), on the built-in suites and LIBERO's; None: the suite's.
         device: Where MuJoCo Warp simulates and draws; auto takes a GPU if there is one. Without it all is on the CPU.
+        gamma: The learner's discount of a decision, which a staged or shaped reward and the step reward progress need;
+            None: 1.
+        options: Those of the simulator, as docs/reference/config.md lists them under `env`. The built-in suites and
+            LIBERO's: num_threads, processes, era, reward (sparse, staged or shaped), renderer, render_quality, ...;
+            EnvPool's and ManiSkill's: processes, step_reward; ManiSkill's: control.
 
     Returns:
         A `VecEnv` with `train_states` and `heldout_states`, the initial states by task. Close it, or use `with`.
@@ -104,38 +92,29 @@ def make_vec_env(
         ...     print(env.info.state_dim)
         74
     """
-    config = EnvConfig(
-        num_envs=num_envs,
-        num_threads=num_threads,
-        processes=processes,
-        era=era,
-        reward=reward,
-        reward_gamma=gamma,
-        step_reward=step_reward,
-        control=control,
-        simulator=simulator,
-        renderer=renderer,
-        render_quality=render_quality,
-    )
-    by_warp = "warp" in (simulator, renderer)
+    config = _env_config(suite, simulator, {"num_envs": num_envs, "reward_gamma": gamma, **options})
+    by_warp = isinstance(config, SceneConfig) and (isinstance(config, WarpConfig) or config.drawn_by_warp)
     if pick_device(device) == "cuda" and device == "cuda" and not by_warp:
         raise UserError("device 'cuda' goes with simulator or renderer 'warp'; the rest of a simulator is on the CPU.")
-    if suite in STATE_SUITES:
-        if (image_size, protocol) != (64, "native") or cameras not in (0, 2):
-            raise UserError(f"image_size, cameras and protocol do not apply to '{suite}': its tasks have a state.")
-        refuse_threads(config, suite)
-        return open_suite(suite, tasks, config)
-    check_threads(config, protocol)
-    return SuiteEnv.open(
-        suite,
-        config,
+    view = View(
         image_size=image_size,
         cameras=cameras,
-        tasks=tasks,
-        protocol_name=protocol,
         state=state,
+        protocol=named_protocol(protocol),
         device=pick_device(device) if by_warp else "cpu",
     )
+    found, _ = load(suite, tasks, config).judged(LastingConsole(stderr=True))
+    return open_tasks(found, config, view)
+
+
+def _env_config(suite: str, simulator: str | None, options: dict[str, Any]) -> EnvConfig:
+    """The options of the suite's simulator; UserError for one that it has not."""
+    table = suite_named(suite)
+    name = simulator or table.simulators[0]
+    if name not in table.simulators:
+        raise UserError(f"simulator '{name}': suite '{suite}' runs in {' or '.join(table.simulators)}.")
+    given = {key: value for key, value in options.items() if (key, value) != ("reward_gamma", None)}
+    return read_env({"name": name, **given}, suite, "make_vec_env()")
 
 
 def make_isaacgym_env(
@@ -251,7 +230,7 @@ def evaluate(
         >>> report = erl.evaluate(env, policy, episodes=50)
         >>> print(f"{report.overall.rate:.0%}, {report.overall.low:.0%} to {report.overall.high:.0%}")
     """
-    if getattr(policy, "architecture", None) == "mlp":
+    if hasattr(policy, "architecture"):  # one of ours
         check_fits(policy, env.info, "the policy")
     specs = interleaved(evaluation_specs(env.heldout_states, seed))
     if not 1 <= episodes <= len(specs):

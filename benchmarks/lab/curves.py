@@ -25,8 +25,8 @@ from statistics import fmean
 from typing import Any
 
 from embodied_rl.benchmarks.report import table
+from embodied_rl.config.suites import STATE_SUITES
 from embodied_rl.config.train import kind_of, load_yaml
-from embodied_rl.configs import STATE_BENCHMARKS
 from embodied_rl.errors import UserError
 from embodied_rl.jobs.run_folder import is_finished
 from embodied_rl.scheduler.config import PipelinedConfig
@@ -90,7 +90,7 @@ def read_run(folder: Path) -> list[Point]:
     scheduler = config.scheduler
     how = scheduler.mode if isinstance(scheduler, PipelinedConfig) else kind_of("scheduler", scheduler)
     label = f"{kind_of('policy', config.policy)} {kind_of('algorithm', config.algorithm)} {how}"
-    if config.suite in STATE_BENCHMARKS:
+    if config.suite in STATE_SUITES:
         label = f"{config.suite} {', '.join(config.tasks)}"
     return points_of(folder, label, config.seed)
 

@@ -25,6 +25,7 @@ from embodied_rl.scheduler.base import Callbacks
 from embodied_rl.scheduler.config import PipelinedConfig
 from embodied_rl.scheduler.make import make_profiler, make_scheduler
 from embodied_rl.scheduler.pipeline.replica import replicate
+from embodied_rl.utils.machine import cpu_count
 from embodied_rl.utils.profiler import Span
 from embodied_rl.utils.threads import set_torch_threads
 from embodied_rl.vec_env import VecEnv
@@ -81,7 +82,7 @@ def run_trial(config: TrainConfig, env: VecEnv, policy: TrainablePolicy, states:
             clock,
             Callbacks(),
             groups=config.rollout.groups(algorithm.group_size),
-            workers=config.env.num_threads,
+            workers=config.env.threads or cpu_count(),
         )
         with closing(learner), closing(scheduler):
             began, cut = time.perf_counter(), 0

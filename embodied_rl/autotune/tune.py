@@ -19,7 +19,8 @@ from torch import nn
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.autotune.memory import Sizes, measure_sizes, needs, room, shortage
 from embodied_rl.autotune.trials import Outcome, Round, Trial, halve, num_trials, run_trial
-from embodied_rl.config.train import EnvConfig, TrainConfig
+from embodied_rl.config.env import EnvConfig, resized
+from embodied_rl.config.train import TrainConfig
 from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.types import TrainablePolicy
@@ -239,8 +240,7 @@ def fill_in(
     if isinstance(scheduler, PipelinedConfig) and learner.minibatch_size is not None:
         groups = config.rollout.groups(make_algorithm(config.algorithm).group_size)
         learner = _in_groups(learner, groups, rows_per_group)
-    processes = config.env.processes and min(config.env.processes, num_envs)
-    env = dataclasses.replace(config.env, num_envs=num_envs, processes=processes)
+    env = resized(config.env, num_envs, processes=config.env.watched and min(config.env.watched, num_envs))
     return dataclasses.replace(config, autotune=False, scheduler=scheduler, learner=learner, env=env)
 
 

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.cli.parse import flag_words, parse, wants_help, with_tasks
-from embodied_rl.cli.suites import with_suite
-from embodied_rl.config.env_checks import check_threads, refuse_threads
-from embodied_rl.config.train import AUTO, KINDS, SUITE, EnvConfig
-from embodied_rl.configs import STATE_BENCHMARKS
+from embodied_rl.cli.suites import env_of, refuse_others, take_simulator, with_suite
+from embodied_rl.config.env import AUTO, MujocoConfig
+from embodied_rl.config.suites import STATE_SUITES, check_simulator, suite_named
+from embodied_rl.config.train import KINDS, SUITE, read_env
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.factory.made_for import suite_of
 from embodied_rl.jobs.efficient_inference import EfficientConfig
-from embodied_rl.jobs.eval_request import SUITES, BenchmarkCommand, StateCommand, request_of, suite_name
+from embodied_rl.jobs.eval_request import SUITES, BenchmarkCommand, request_of, suite_name
 from embodied_rl.policies.checkpoints.hub import is_repository
 from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped, require_shipped_for
 from embodied_rl.utils.output import try_file, try_folder
@@ -32,35 +32,25 @@ from embodied_rl.utils.signals import Interrupted
 BENCHMARKS = tuple(SUITES)
 QUICK = BenchmarkCommand(suite=SUITE, at_end=False, videos=0)
 """Defaults of an evaluation without a benchmark's name."""
+STATE = BenchmarkCommand(checkpoint="", at_end=False, states_per_task=50)
+"""Defaults in a suite of tasks with a state."""
 
 USAGE = f"""\
 usage: embodied-rl eval [--checkpoint DIR] [--suite NAME] [options]
        embodied-rl eval BENCHMARK [--suite NAME] [--task NAME] [options]
        embodied-rl eval --resume DIR
-       embodied-rl eval STATE_SUITE --checkpoint DIR [--task NAME] [options]
 
 Measure a policy's success on held-out initial states, each once, with 95 %
 Wilson intervals.
 
-  STATE_SUITE     {", ".join(STATE_BENCHMARKS)}
   (no BENCHMARK)  a quick look: episodes end at success, a table is printed, and
                   nothing is kept without --json or --output
-  BENCHMARK       {", ".join(BENCHMARKS)}: writes a folder with the episodes, a report
-                  and videos of failures
+  BENCHMARK       {", ".join(BENCHMARKS)}, or a suite of tasks with a state,
+                  whose policy --checkpoint must name: {", ".join(STATE_SUITES[:3])},
+                  {", ".join(STATE_SUITES[3:])}. Writes a folder with
+                  the episodes, a report and videos of failures
   --resume DIR    continue the evaluation in DIR: its finished episodes stay,
                   the others run
-"""
-
-_OF_FOLDERS = ("--videos", "--output", "--resume")
-"""Options of an evaluation that keeps a folder."""
-
-STATE_USAGE = f"""\
-usage: embodied-rl eval SUITE --checkpoint DIR [--task NAME] [options]
-
-Measure a state policy on held-out initial states, each once: success with
-95 % Wilson intervals, or the mean return of tasks without a success flag.
-
-  SUITE           {", ".join(STATE_BENCHMARKS)}
 """
 
 
@@ -73,15 +63,21 @@ def main(argv: list[str]) -> int:
         return _run(request["benchmark"], command, shlex.join(["embodied-rl", "eval", "--resume", str(folder)]))
     words = shlex.join(["embodied-rl", "eval", *argv])
     argv = with_suite(with_tasks(argv))
-    if argv and argv[0] in STATE_BENCHMARKS:
-        return _run_state(argv[0], argv[1:], words)
-    if argv and not argv[0].startswith("-"):
-        if argv[0] not in BENCHMARKS:
-            raise UserError(f"unknown benchmark '{argv[0]}'.{suggest(argv[0], (*BENCHMARKS, *STATE_BENCHMARKS))}")
-        command = parse(BenchmarkCommand, argv[1:], f"eval {argv[0]}", usage=USAGE)
-        command = _on_its_suite(command, argv, (argv[0],))
-        return _run(argv[0], checked(argv[0], command), words)
-    command = _on_its_suite(parse(BenchmarkCommand, argv, "eval", QUICK, USAGE), argv, BENCHMARKS)
+    argv, simulator = take_simulator(argv)
+    named = argv.pop(0) if argv and not argv[0].startswith("-") else ""
+    if named and named not in (*BENCHMARKS, *STATE_SUITES):
+        raise UserError(f"unknown benchmark '{named}'.{suggest(named, (*BENCHMARKS, *STATE_SUITES))}")
+    env = env_of(named if named in STATE_SUITES else SUITE, simulator, MujocoConfig())
+    refuse_others(argv, env)
+    if named in STATE_SUITES:
+        usual = dataclasses.replace(STATE, suite=named, env=env)
+        return _run(named, checked(named, parse(BenchmarkCommand, argv, f"eval {named}", usual, USAGE)), words)
+    if named:
+        command = parse(BenchmarkCommand, argv, f"eval {named}", BenchmarkCommand(env=env), USAGE)
+        return _run(named, checked(named, _on_its_suite(command, argv, (named,))), words)
+    command = _on_its_suite(
+        parse(BenchmarkCommand, argv, "eval", dataclasses.replace(QUICK, env=env), USAGE), argv, BENCHMARKS
+    )
     benchmark = next((name for name in BENCHMARKS if command.suite.startswith(f"{name}_")), "tabletop")
     if command.output != AUTO:
         return _run(benchmark, checked(benchmark, command), words)
@@ -109,24 +105,6 @@ def _run(benchmark: str, command: BenchmarkCommand, words: str, *, keep: bool = 
     return 0
 
 
-def _run_state(suite: str, argv: list[str], words: str) -> int:
-    for flag in flag_words(argv):
-        if flag in _OF_FOLDERS:
-            raise UserError(
-                f"{flag} does not apply to eval {suite}, which keeps no folder: --json FILE writes its figures, and "
-                "train films episodes."
-            )
-    command = parse(StateCommand, argv, f"eval {suite}", usage=STATE_USAGE)
-    refuse_threads(command.env, suite)
-    command = dataclasses.replace(command, checkpoint=str(_whole_path("checkpoint", command.checkpoint)))
-    if command.json:
-        try_file("--json", command.json)
-    from embodied_rl.jobs.evaluate_state import run  # torch and the simulator, only now
-
-    run(suite, command, words)
-    return 0
-
-
 def checked(benchmark: str, command: BenchmarkCommand) -> BenchmarkCommand:
     """The command with its folder named and its files by whole paths; UserError for what needs no torch to refuse."""
     from embodied_rl.sim.libero.protocol import protocol
@@ -137,16 +115,14 @@ def checked(benchmark: str, command: BenchmarkCommand) -> BenchmarkCommand:
         raise UserError(f"unknown policy '{command.policy}'.{hint or suggest(command.policy, KINDS['policy'])}")
     if command.protocol == AUTO:
         command = dataclasses.replace(command, protocol="libero" if benchmark == "libero" else "native")
+    if benchmark in STATE_SUITES and command.checkpoint in ("", SHIPPED):
+        raise UserError(f"eval {benchmark} needs a policy: --checkpoint DIR.")
     if command.checkpoint == SHIPPED:
         command = dataclasses.replace(command, checkpoint=require_shipped_for(suite))
     protocol(command.protocol)
-    check_threads(command.env, command.protocol)
-    if command.env.reward != "sparse":
+    check_simulator(suite_named(suite), command.env)
+    if isinstance(command.env, MujocoConfig) and command.env.reward != "sparse":
         raise UserError("--env.reward: an evaluation counts success; leave it out.")
-    if command.env.control != AUTO:
-        raise UserError("--env.control belongs to suite maniskill; leave it out.")
-    if command.env.step_reward != AUTO:
-        raise UserError("--env.step-reward: an evaluation counts success; leave it out.")
     for name, least in (("states_per_task", 1), ("videos", 0), ("seed", 0), ("perturb_level", 0)):
         value = getattr(command, name)
         if value is not None and value < least:
@@ -194,7 +170,7 @@ def _command(options: Mapping[str, Any], folder: Path) -> BenchmarkCommand:
     try:
         values |= {name: tuple(values[name]) for name in ("tasks", "perturb")}
         values |= {
-            "env": EnvConfig(**values["env"]),
+            "env": read_env(values["env"], values["suite"], str(folder)),
             "efficient": EfficientConfig(**values["efficient"]),
             "output": str(folder),
         }

@@ -24,7 +24,7 @@ EXPERT = frozenset(
     f"{part}.{name}" if part else name
     for part, names in {
         "": "trace num-threads train-states perturb perturb-level perturb-share",
-        "env": "processes num-threads render-quality simulator randomize-color randomize-light randomize-camera "
+        "env": "processes num-threads render-quality randomize-color randomize-light randomize-camera "
         "randomize-friction randomize-mass deterministic reward reward-gamma step-reward control",
         "policy": "unnorm-key center-crop noise-range noise-level normalisation preset statistics tokenizer variant "
         "head keep-stop num-cameras use-proprio film chunk-len horizon extra-delta-transform initial-std "

@@ -29,7 +29,6 @@ CLASSES = {
 }
 """The dataclass of each command's options; `train` has the config's, `assets` has its own parser."""
 FURTHER = {
-    "eval": {"eval STATE_SUITE": "embodied_rl.jobs.eval_request:StateCommand"},
     "export": {"export RECORDING": "embodied_rl.cli.export_recording:ExportRecordingCommand"},
     "runs": {
         f"runs {name.lower()}": f"embodied_rl.cli.runs:{name}{'Runs' if name == 'Export' else ''}Command"

@@ -5,27 +5,36 @@ from __future__ import annotations
 import re
 import shlex
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from embodied_rl import configs as recipes
 from embodied_rl.algorithms.config import GRPOConfig
 from embodied_rl.cli.parse import flag_words, flags, parse, wants_help, with_tasks
-from embodied_rl.cli.suites import with_suite
-from embodied_rl.config.env_checks import check_threads, refuse_threads
+from embodied_rl.cli.suites import refuse_moved, with_suite
 from embodied_rl.config.policies import OpenVLAConfig
-from embodied_rl.config.train import KINDS, TrainConfig, belongs_to, from_dict, kind_of, read_yaml, selectable
+from embodied_rl.config.suites import STATE_SUITES, SUITES
+from embodied_rl.config.train import (
+    KINDS,
+    SUITE,
+    TrainConfig,
+    as_written_today,
+    belongs_to,
+    from_dict,
+    kind_of,
+    read_yaml,
+    selectable,
+)
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.factory.made_for import is_published_format, suite_of
 from embodied_rl.factory.tasks import LIBERO_SUITES, libero_bundles
 from embodied_rl.policies.checkpoints.shipped import SHIPPED, require_shipped_for, shipped_for
-from embodied_rl.scheduler.config import PipelinedConfig
 
 BENCHMARKS = recipes.BENCHMARKS
 _MINIBATCH_EPISODES = 16
 """Their rows are about as many as the presets' minibatches of rows."""
-_SELECTORS = ("--recipe", "--policy", "--algorithm", "--scheduler", "--config", "--resume", "--from")
+_SELECTORS = ("--recipe", "--env", "--policy", "--algorithm", "--scheduler", "--config", "--resume", "--from")
 
 
 def _wrapped(text: str) -> str:
@@ -43,13 +52,13 @@ gets checkpoints, metrics, videos and report.html; Ctrl-C saves and stops.
   BENCHMARK         {_wrapped(", ".join(BENCHMARKS))}
   --task NAME       {
     _wrapped(
-        f"task to train on, where the suite has many ({', '.join(recipes.STATE_BENCHMARKS)}): its id; may be given "
-        "several times"
+        f"task to train on, where the suite has many ({', '.join(STATE_SUITES)}): its id; may be given several times"
     )
 }
   --policy NAME     {_wrapped(", ".join(selectable("policy")) + " (openvla if not given, mlp for a task's state)")}
   --algorithm NAME  {", ".join(KINDS["algorithm"])} (ppo if not given)
   --scheduler NAME  {", ".join(KINDS["scheduler"])} (serial if not given)
+  --env NAME        {_wrapped("simulator of the built-in suites and LIBERO's: mujoco, or warp (mujoco if not given)")}
   --recipe NAME     {_wrapped(", ".join(recipes.names()))}
   --config FILE     {_wrapped("YAML with any of the values below, such as the config.yaml of an earlier run")}
   --resume DIR      {
@@ -61,7 +70,7 @@ gets checkpoints, metrics, videos and report.html; Ctrl-C saves and stops.
     )
 }
 
-Options of --algorithm, --policy and --scheduler are those of the names chosen.
+Options of --algorithm, --policy, --scheduler and --env are those of the names chosen.
 """
 
 
@@ -97,8 +106,9 @@ def select(argv: Sequence[str]) -> Selection:
         benchmark = BENCHMARKS[0]
     if benchmark is None:
         raise UserError(f"train needs a benchmark ({', '.join(BENCHMARKS)}): embodied-rl train {BENCHMARKS[0]}")
-    file = read_yaml(Path(chosen["--config"])) if "--config" in chosen else {}
-    usual = "mlp" if benchmark in recipes.STATE_BENCHMARKS else "openvla"
+    refuse_moved(words)
+    file = _file(chosen, benchmark)
+    usual = "mlp" if benchmark in STATE_SUITES else "openvla"
     policy = _kind("policy", chosen, file, usual if named is None else kind_of("policy", named.policy))
     algorithm = _kind("algorithm", chosen, file, "ppo" if named is None else kind_of("algorithm", named.algorithm))
     scheduler = _kind("scheduler", chosen, file, "serial")
@@ -106,24 +116,32 @@ def select(argv: Sequence[str]) -> Selection:
         _known("benchmark", benchmark, BENCHMARKS)
         _suits(benchmark, policy, algorithm, words)
         named = recipes.get(_recipe_of(_at_hand(benchmark, words), policy, algorithm, words))
-    config = from_dict(file, _scheduled(named, scheduler), chosen.get("--config", "config"))
-    _check_applicable(words, {"policy": policy, "algorithm": algorithm, "scheduler": scheduler}, flags(config))
+    simulator = _kind("env", chosen, file, kind_of("env", named.env))
+    base = from_dict({"env": {"name": simulator}}, _scheduled(named, scheduler))
+    config = from_dict(file, base, chosen.get("--config", "config"))
+    kinds = {"policy": policy, "algorithm": algorithm, "scheduler": scheduler, "env": simulator}
+    _check_applicable(words, kinds, flags(config))
     config = parse(TrainConfig, words, f"train {benchmark}", _suited(config, named, file, words), USAGE)
     config.check()
-    if _value(words, "--env.num-threads") is not None:  # a config.yaml names the threads of its run, asked for or not
-        if config.suite in recipes.STATE_BENCHMARKS:
-            refuse_threads(config.env, config.suite)
-        check_threads(config.env, config.protocol, shared=isinstance(config.scheduler, PipelinedConfig))
     return Selection(benchmark, config)
+
+
+def _file(chosen: Mapping[str, str], benchmark: str) -> dict[str, object]:
+    """What --config names, as it is written today."""
+    if "--config" not in chosen:
+        return {}
+    path = Path(chosen["--config"])
+    usual = benchmark if benchmark in SUITES else SUITE
+    return as_written_today(read_yaml(path), usual, str(path))
 
 
 def _suits(benchmark: str, policy: str, algorithm: str, words: Sequence[str]) -> None:
     """UserError for a policy or an algorithm that has nothing to do with the benchmark."""
-    if benchmark in recipes.STATE_BENCHMARKS and policy != "mlp":
+    if benchmark in STATE_SUITES and policy != "mlp":
         raise UserError(f"--policy {policy} sees images, and {benchmark} has a state: leave --policy out (mlp).")
-    if benchmark not in recipes.STATE_BENCHMARKS and policy == "mlp":
+    if benchmark not in STATE_SUITES and policy == "mlp":
         raise UserError(
-            f"--policy mlp learns in suites of tasks with a state ({', '.join(recipes.STATE_BENCHMARKS)}). {benchmark} "
+            f"--policy mlp learns in suites of tasks with a state ({', '.join(STATE_SUITES)}). {benchmark} "
             "has a state for programs only (docs/views.md): choose another --policy."
         )
     if policy == "mlp" and algorithm != "ppo":

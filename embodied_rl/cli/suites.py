@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from embodied_rl.cli.parse import flag_words
-from embodied_rl.errors import UserError
+from embodied_rl.config.env import EnvConfig, as_simulator
+from embodied_rl.config.suites import SUITES as TABLE
+from embodied_rl.config.train import belongs_to, kind_of, selectable
+from embodied_rl.errors import UserError, suggest
 from embodied_rl.jobs.eval_request import SUITES as BENCHMARKS
 from embodied_rl.jobs.eval_request import suite_name
 from embodied_rl.utils.suites import PRO_SUITES, SUITES, TABLETOP_SUITES
@@ -52,3 +55,39 @@ def whole_suite(benchmark: str, suite: str) -> str:
     """'goal' of tabletop is 'tabletop_goal'; a suite that the benchmark has not stays as it is."""
     short = suite.removeprefix(f"{benchmark}_")
     return suite_name(benchmark, suite) if short in BENCHMARKS[benchmark] else suite
+
+
+def refuse_moved(words: Sequence[str]) -> None:
+    """UserError for --env.simulator, which is --env now."""
+    if "--env.simulator" in flag_words(words):
+        raise UserError("--env.simulator is --env now: write --env warp (or --env mujoco, which is the usual one).")
+
+
+def take_simulator(words: Sequence[str]) -> tuple[list[str], str | None]:
+    """Split off `--env NAME`, the simulator, from the options of `eval`; UserError where there is none of that name."""
+    refuse_moved(words)
+    rest, name, coming = list[str](), None, iter(words)
+    for word in coming:
+        head, equals, value = word.partition("=")
+        if head != "--env":
+            rest.append(word)
+            continue
+        name = value if equals else next(coming, "")
+        if name not in selectable("env"):
+            raise UserError(f"--env takes a simulator, got '{name}'.{suggest(name, selectable('env'))}")
+    return rest, name
+
+
+def refuse_others(words: Sequence[str], env: EnvConfig) -> None:
+    """UserError for an option of another simulator than that of `env`."""
+    kind = kind_of("env", env)
+    for flag in flag_words(words):
+        part, _, key = flag[2:].partition(".")
+        other = belongs_to(part, key.removeprefix("no-").replace("-", "_"), kind) if part == "env" else None
+        if other:
+            raise UserError(f"{flag} does not apply to {kind} (it belongs to {other}).")
+
+
+def env_of(suite: str, simulator: str | None, env: EnvConfig) -> EnvConfig:
+    """The options of the simulator that the user names, else of the one that `suite` usually runs in."""
+    return as_simulator(env, simulator or TABLE[suite].simulators[0])

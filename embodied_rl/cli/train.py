@@ -12,9 +12,9 @@ from pathlib import Path
 from embodied_rl.cli.launch import LAUNCHED, end_with_launcher, launch
 from embodied_rl.cli.select import Selection, select
 from embodied_rl.config.policies import MLPConfig
+from embodied_rl.config.suites import suite_named
 from embodied_rl.config.train import AUTO, OwnPolicyConfig, TrainConfig, kind_of, read_yaml
 from embodied_rl.errors import UserError
-from embodied_rl.factory.tasks import check_suite
 from embodied_rl.jobs.run_folder import CONFIG_FILE, existing_run, new_run
 from embodied_rl.policies.checkpoints.hub import is_repository
 from embodied_rl.policies.checkpoints.shipped import is_shipped
@@ -104,7 +104,7 @@ def _check(config: TrainConfig, benchmark: str) -> None:
     from embodied_rl.sim.libero.protocol import protocol
 
     if benchmark in ("libero", "tabletop") and not isinstance(config.policy, OwnPolicyConfig):
-        check_suite(config.suite)  # before anything is said about it
+        suite_named(config.suite)  # before anything is said about it
     protocol(config.protocol)  # raises for an unknown one
     if config.trace:
         try_file("--trace", Path(config.trace))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from embodied_rl.algorithms.config import AlgorithmConfig, PPOConfig
+from embodied_rl.config.env import EnvConfig, MujocoConfig
 from embodied_rl.errors import UserError
 from embodied_rl.learner.guard import GuardConfig
 from embodied_rl.rewards.config import RewardConfig
@@ -10,7 +11,7 @@ from embodied_rl.rollout.config import RolloutConfig
 
 
 def check_alone(
-    reward: RewardConfig, algorithm: AlgorithmConfig, rollout: RolloutConfig, guard: GuardConfig, env_reward: str
+    reward: RewardConfig, algorithm: AlgorithmConfig, rollout: RolloutConfig, guard: GuardConfig, env: EnvConfig
 ) -> None:
     """UserError where what is learned under --reward.alone would also depend on what the simulator says of success."""
     if not reward.alone:
@@ -32,8 +33,8 @@ def check_alone(
                 f"{what} by the simulator's successes, which --reward.alone does not learn from: leave one of the two "
                 "out."
             )
-    if env_reward != "sparse":
+    if isinstance(env, MujocoConfig) and env.reward != "sparse":
         raise UserError(
-            f"--env.reward {env_reward} is paid by the simulator, whose rewards --reward.alone leaves out: leave one "
+            f"--env.reward {env.reward} is paid by the simulator, whose rewards --reward.alone leaves out: leave one "
             "of the two out."
         )

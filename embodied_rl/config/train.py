@@ -11,11 +11,12 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import yaml
 
 from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
+from embodied_rl.config.env import AUTO, ENVS, CustomEnvConfig, EnvConfig, MujocoConfig, as_simulator
 from embodied_rl.config.policies import (
     FlowPolicyConfig,
     MLPConfig,
@@ -27,6 +28,7 @@ from embodied_rl.config.policies import (
 )
 from embodied_rl.config.policy_checks import check_flow_policy
 from embodied_rl.config.reward_checks import check_alone
+from embodied_rl.config.suites import SUITES, check_simulator, current_env
 from embodied_rl.config.training_episodes import LEVEL, SHARE, check_changes, check_perturb
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.evaluation.config import EvalConfig
@@ -44,122 +46,8 @@ from embodied_rl.scheduler.config import (
 )
 from embodied_rl.utils.dataclass_io import check_keys, read_dataclass, typed
 
-AUTO = "auto"
 SUITE = "tabletop_spatial"
-
-
-Simulator = Literal["native", "warp"]
-RenderQuality = Literal["auto", "exact", "fast"]
-Reward = Literal["sparse", "staged", "shaped"]
-StepReward = Literal["auto", "progress", "native", "success"]
 Perturbation = Literal["camera", "light", "texture", "object", "instruction"]
-_CHOICES = {
-    "simulator": get_args(Simulator),
-    "render_quality": get_args(RenderQuality),
-    "reward": get_args(Reward),
-    "step_reward": get_args(StepReward),
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class EnvConfig:
-    """The simulated environments."""
-
-    num_envs: int = 32
-    """Environments that run at the same time; more are faster up to a point, the result does not depend on it."""
-    simulator: Simulator = "native"
-    """native: MuJoCo on the CPU, exact; warp: MuJoCo Warp, all worlds in one batch on the policy's device, float32."""
-    renderer: Literal["auto", "egl", "osmesa", "raycast", "raster", "warp"] = "auto"
-    """What draws the images; auto takes the first that works and says which. warp: all worlds ray traced in one batch
-    on the policy's device, where they stay; auto takes it with the simulator warp."""
-    render_quality: RenderQuality = "auto"
-    """exact: with shadows, reflections and antialiasing, pixel for pixel LIBERO's; fast: close to it, ten times
-    cheaper on a CPU. auto: exact on LIBERO's suites, fast on the built-in ones."""
-    era: Literal["auto", "published", "current", "mujoco-3.3", "mujoco-2.3.7"] = "auto"
-    """Whose contacts and texture colours LIBERO's scenes have: published (mujoco-3.3, on which most published scores
-    were measured), mujoco-2.3.7 (LIBERO's own), or current (this MuJoCo as it is). auto: published on LIBERO's suites,
-    current on the built-in ones, which have no other."""
-    reward: Reward = "sparse"
-    """sparse: an episode pays 1 for success. staged: besides, the share of the goal's facts that hold; shaped: besides,
-    how near the hand and what it must move are to where they must be. Both are potentials: no optimum changes where
-    PPO bootstraps episodes that run out of time (bootstrap_truncated). Else these keep what they reached: partial
-    success pays."""
-    reward_gamma: float | None = None
-    """Discount of a decision in a potential, the learner's: of a staged or shaped reward, and of the step reward
-    progress (None: that of the algorithm, 1 for grpo)."""
-    step_reward: StepReward = "auto"
-    """What a step pays in EnvPool's and ManiSkill's suites. progress: 1 for success, which ends the episode, and how
-    much the simulator's own reward grew, as a potential; native: the simulator's own reward, and success does not end
-    the episode; success: 1 for it. auto: progress where the task has a success, else native."""
-    control: str = AUTO
-    """What an action is in suite maniskill: libero (LIBERO's scales and gripper), one of the task's own controllers, or
-    auto: libero for a Panda with its gripper, else the controller that the task begins with."""
-    num_threads: int | None = None
-    """Threads that step physics and draw (None: one a CPU core); not for suites of tasks with a state, nor for the
-    simulator warp."""
-    randomize_color: float = 0.0
-    """Renderer warp: multiply colours by factors in 1 +- this, drawn for each episode (GRPO: group); 0: the tasks'."""
-    randomize_light: float = 0.0
-    """Renderer warp: likewise the brightness of lights."""
-    randomize_camera: float = 0.0
-    """Renderer warp: move each camera by up to so many metres along each axis."""
-    randomize_friction: float = 0.0
-    """Simulator warp: multiply friction by a factor in 1 +- this, drawn for each episode (GRPO: group)."""
-    randomize_mass: float = 0.0
-    """Simulator warp: likewise the mass of each object."""
-    deterministic: bool = False
-    """Simulator warp on a GPU: repeat episodes bit for bit, much slower; up to rounding with randomised friction or
-    mass. All else repeats anyway."""
-    processes: int | None = None
-    """Watched processes that hold the envs: one that crashes, hangs or leaks memory is replaced, and its episodes
-    run again (None: the envs are in this process, and a crash of the simulator ends the run). Env groups of a pipelined
-    scheduler whose envs share a process wait for each other: take at least as many."""
-
-    def __post_init__(self) -> None:
-        for name, known in _CHOICES.items():  # from Python anything may come
-            if getattr(self, name) not in known:
-                raise UserError(f"env.{name} '{getattr(self, name)}': choose {', '.join(known)}.")
-        _positive("env.num_envs", self.num_envs)
-        _positive("env.num_threads", self.num_threads)
-        _positive("env.processes", self.processes)
-        if self.processes is not None and "warp" in (self.simulator, self.renderer):
-            raise UserError("--env.processes: MuJoCo Warp holds all worlds in one batch; leave the option out.")
-        self._check_randomization()
-        if self.deterministic and self.simulator != "warp":
-            raise UserError("--env.deterministic goes with --env.simulator warp; the native simulator always repeats.")
-        if self.simulator == "warp" and self.era not in (AUTO, "current"):
-            raise UserError(f"--env.era {self.era}: MuJoCo Warp has its own contacts; leave the option out.")
-        if self.processes is not None and self.processes > self.num_envs:
-            raise UserError(f"--env.processes {self.processes}: there are only {self.num_envs} worlds.")
-        if self.reward_gamma is not None and not 0.0 <= self.reward_gamma <= 1.0:
-            raise UserError(f"--env.reward-gamma must lie in [0, 1], got {self.reward_gamma}.")
-
-    def _check_randomization(self) -> None:
-        for name in ("color", "light", "friction", "mass"):
-            share = getattr(self, f"randomize_{name}")
-            if not 0 <= share < 1:
-                raise UserError(f"--env.randomize-{name} is a share in [0, 1), got {share:g}.")
-        if not 0 <= self.randomize_camera <= 1:
-            raise UserError(f"--env.randomize-camera is in metres, 0 to 1, got {self.randomize_camera:g}.")
-        drawn_by_warp = self.renderer == "warp" or (self.simulator == "warp" and self.renderer == AUTO)
-        if not drawn_by_warp and max(self.randomize_color, self.randomize_light, self.randomize_camera) > 0:
-            raise UserError(
-                "--env.randomize-color, -light and -camera change what MuJoCo Warp draws: add --env.renderer warp."
-            )
-        if self.simulator != "warp" and max(self.randomize_friction, self.randomize_mass) > 0:
-            raise UserError(
-                "--env.randomize-friction and -mass change what MuJoCo Warp simulates: add --env.simulator warp."
-            )
-
-    @property
-    def discount(self) -> float:
-        """`reward_gamma`, 1 where there is none."""
-        return 1.0 if self.reward_gamma is None else self.reward_gamma
-
-    @property
-    def scene_era(self) -> str:
-        """`era` as `load_tasks` takes it: MuJoCo Warp runs the scenes of the current one."""
-        return "current" if self.simulator == "warp" else self.era
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +101,7 @@ class TrainConfig:
     pipelined run has a chart of it in any case."""
     videos: int = 3
     """Tasks of which an episode is filmed before and after training; 0 films none."""
-    env: EnvConfig = field(default_factory=EnvConfig)
+    env: EnvConfig = field(default_factory=MujocoConfig)
     policy: PolicyConfig | OwnPolicyConfig = field(default_factory=OpenVLAConfig)
     algorithm: AlgorithmConfig = field(default_factory=PPOConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
@@ -246,8 +134,9 @@ class TrainConfig:
             for key, value in values.items() if isinstance(values, dict) else [("", values)]:
                 if isinstance(value, float) and not math.isfinite(value):
                     raise UserError(f"{part}{'.' if key else ''}{key} must be a finite number, got {value}.")
-        backends = (self.env.simulator, self.env.renderer)
-        check_changes(self.perturb, *backends, isinstance(self.policy, MLPConfig))
+        if self.suite in SUITES:
+            check_simulator(SUITES[self.suite], self.env)
+        check_changes(self.perturb, self.env)
         if isinstance(self.algorithm, GRPOConfig):
             self.rollout.groups(self.algorithm.group_size)  # raises unless the group size divides the episodes
             if self.rollout.sampler == "adaptive":
@@ -255,7 +144,7 @@ class TrainConfig:
                     "--rollout.sampler adaptive is for --algorithm ppo: of a group that always fails GRPO learns "
                     "nothing. Leave it out."
                 )
-        check_alone(self.reward, self.algorithm, self.rollout, self.guard, self.env.reward)
+        check_alone(self.reward, self.algorithm, self.rollout, self.guard, self.env)
         check_reward(self.reward, autotune=self.autotune, has_critic=isinstance(self.algorithm, PPOConfig))
         if self.autotune and not isinstance(self.policy, OwnPolicyConfig | MLPConfig) and self.policy.compile:
             raise UserError(
@@ -272,6 +161,7 @@ class TrainConfig:
 
 # A part that comes in several kinds is written with its kind as `name`.
 KINDS: dict[str, dict[str, type]] = {
+    "env": {**ENVS},
     "policy": {
         "openvla": OpenVLAConfig,
         "openvla_oft": OpenVLAOFTConfig,
@@ -286,8 +176,8 @@ KINDS: dict[str, dict[str, type]] = {
 
 
 def selectable(part: str) -> list[str]:
-    """The kinds of `part` that a command line can choose; a policy of one's own comes with a recipe."""
-    return [name for name, cls in KINDS[part].items() if cls is not OwnPolicyConfig]
+    """The kinds of `part` that a command line can choose; those of one's own come with a recipe or a suite."""
+    return [name for name, cls in KINDS[part].items() if cls not in (OwnPolicyConfig, CustomEnvConfig)]
 
 
 def kind_of(part: str, value: object) -> str:
@@ -311,16 +201,32 @@ def to_dict(config: TrainConfig) -> dict[str, Any]:
 def from_dict(data: Mapping[str, Any], base: TrainConfig | None = None, source: str = "config") -> TrainConfig:
     """Build a config; what `data` does not name keeps the value of `base`. Raises UserError naming the bad key."""
     base = base or TrainConfig()
+    data = as_written_today(data, base.suite, source)
     hints = typing.get_type_hints(TrainConfig)
     check_keys(data, hints, "", source)
     changes: dict[str, Any] = {}
     for key, value in data.items():
         current = getattr(base, key)
         if dataclasses.is_dataclass(current) and not isinstance(current, type):
-            changes[key] = _part(key, value, current, source)
+            changes[key] = read_part(key, value, current, source)
         else:
             changes[key] = typed(value, hints[key], key, source)
     return dataclasses.replace(base, **changes)
+
+
+def as_written_today(data: Mapping[str, Any], suite: str = SUITE, source: str = "config") -> dict[str, Any]:
+    """`data` of an earlier version as `to_dict` writes it; suite: that it is for where it does not say."""
+    env = data.get("env")
+    if not isinstance(env, Mapping):
+        return dict(data)
+    return {**data, "env": current_env(env, str(data.get("suite", suite)), source)}
+
+
+def read_env(data: Any, suite: str, source: str) -> EnvConfig:
+    """The `env` of a file that is for `suite`, today's or of an earlier version."""
+    usual = ENVS[SUITES[suite].simulators[0]]() if suite in SUITES else MujocoConfig()
+    env = current_env(data, suite, source) if isinstance(data, Mapping) else data
+    return read_part("env", env, usual, source)
 
 
 def dump_yaml(config: TrainConfig) -> str:
@@ -357,8 +263,8 @@ def belongs_to(part: str, key: str, kind: str) -> str | None:
     return next((name for name, cls in KINDS[part].items() if key in _names(cls)), None)
 
 
-def _part(part: str, value: Any, current: Any, source: str) -> Any:
-    """One nested dataclass; a change of kind starts from that kind's defaults."""
+def read_part(part: str, value: Any, current: Any, source: str) -> Any:
+    """One nested dataclass; a change of kind starts from that kind's defaults, of the simulator from the envs' own."""
     if not isinstance(value, Mapping):
         raise UserError(f"{source}: '{part}' must hold keys and values, got {value!r}.")
     values = dict(value)
@@ -370,7 +276,10 @@ def _part(part: str, value: Any, current: Any, source: str) -> Any:
             other = belongs_to(part, str(key), kind)
             if other:
                 raise UserError(f"{source}: '{part}.{key}' does not apply to {kind} (it belongs to {other}).")
-        current = current if kind_of(part, current) == kind else KINDS[part][kind]()
+        if part == "env":  # what both simulators have stays as it is
+            current = as_simulator(current, kind)
+        elif kind_of(part, current) != kind:
+            current = KINDS[part][kind]()
     return read_dataclass(type(current), values, where=part, source=source, base=current)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from embodied_rl.config.env import EnvConfig, SceneConfig, WarpConfig
 from embodied_rl.errors import UserError, refuse_twice
 
 LEVEL = 1.0
@@ -33,12 +34,12 @@ def refuse_changes(kinds: Sequence[str], what: str) -> None:
         raise UserError(f"--perturb {' '.join(kinds)} does not go with {what}: leave it out.")
 
 
-def check_changes(kinds: Sequence[str], simulator: str, renderer: str, state_policy: bool) -> None:
-    """UserError where the simulator, the renderer or a policy of states can't do what is asked for."""
-    if state_policy:
-        refuse_changes(kinds, "a state policy (mlp)")
-    if "warp" in (simulator, renderer):
+def check_changes(kinds: Sequence[str], env: EnvConfig) -> None:
+    """UserError where the simulator or the renderer can't do what is asked for."""
+    if isinstance(env, SceneConfig) and (isinstance(env, WarpConfig) or env.drawn_by_warp):
         refuse_changes(kinds, "MuJoCo Warp, whose own are --env.randomize-color, -light, -camera, -friction and -mass")
+    if not isinstance(env, SceneConfig):
+        refuse_changes(kinds, "this simulator: only the built-in suites' and LIBERO's tasks can be perturbed")
 
 
 def describe_perturb(kinds: Sequence[str], level: float, share: float) -> dict[str, str]:

@@ -92,8 +92,15 @@ def run_missing(
         run_once(env, policy, missing, mode, on_episode=record, on_broken=ledger.add_broken, on_round=on_round)
 
 
-def summarise(finished: Finished, seen: Mapping[str, Sequence[int]] | None = None) -> BenchmarkReport:
-    """Score finished episodes, overall and by task. seen: by task, the evaluated states that were trained on.
+def summarise(
+    finished: Finished, seen: Mapping[str, Sequence[int]] | None = None, *, has_success: bool = True
+) -> BenchmarkReport:
+    """Score finished episodes, overall and by task.
+
+    Args:
+        finished: the episodes.
+        seen: by task, the evaluated states that were trained on.
+        has_success: as of `Score`.
 
     Raises:
         ValueError: There is no episode.
@@ -107,7 +114,7 @@ def summarise(finished: Finished, seen: Mapping[str, Sequence[int]] | None = Non
     known = seen or {}
 
     def tally(wanted: Callable[[EpisodeSpec], bool]) -> Tally:
-        return _tally([o for o in ordered if wanted(o.result.spec)], sum(map(wanted, lost)))
+        return _tally([o for o in ordered if wanted(o.result.spec)], sum(map(wanted, lost)), has_success)
 
     def fresh(spec: EpisodeSpec) -> bool:
         return spec.init_state not in known.get(spec.task, ())
@@ -117,10 +124,11 @@ def summarise(finished: Finished, seen: Mapping[str, Sequence[int]] | None = Non
     return BenchmarkReport(tally(lambda spec: True), tasks, unseen, ordered, lost)
 
 
-def _tally(outcomes: Sequence[Outcome], not_measured: int) -> Tally:
+def _tally(outcomes: Sequence[Outcome], not_measured: int, has_success: bool) -> Tally:
     results = [outcome.result for outcome in outcomes]
     ends = [outcome.at_end for outcome in outcomes if outcome.at_end is not None]
     whole = len(ends) == len(outcomes)
     return Tally(
-        score(results, not_measured=not_measured), score(results, ends, not_measured=not_measured) if whole else None
+        score(results, has_success=has_success, not_measured=not_measured),
+        score(results, ends, not_measured=not_measured) if whole else None,
     )

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from embodied_rl.config.train import EnvConfig
+from embodied_rl.config.env import MujocoConfig
+from embodied_rl.config.suites import suite_named
 from embodied_rl.data.collect import Bench
 from embodied_rl.data.collect import Expert as EpisodeExpert
-from embodied_rl.factory.envs import open_env, pick_renderer
-from embodied_rl.factory.protocol_envs import open_protocol_env
+from embodied_rl.factory.suites import View, of_scenes, open_tasks
 from embodied_rl.rng import EpisodeStream, philox
 from embodied_rl.sim import tabletop
 from embodied_rl.sim.libero import expert as libero_expert
-from embodied_rl.sim.libero.protocol import NATIVE, Protocol
+from embodied_rl.sim.libero.protocol import Protocol
 from embodied_rl.sim.mujoco.vec_env import CAMERAS, NativeVecEnv
 from embodied_rl.sim.tabletop import expert as tabletop_expert
 from embodied_rl.types import Array
@@ -29,18 +29,13 @@ _HELD = ExitStack()
 
 
 @contextmanager
-def open_bench(tasks: Sequence[SuiteTask], config: EnvConfig, chosen: Protocol, image_size: int) -> Iterator[Bench]:
+def open_bench(tasks: Sequence[SuiteTask], config: MujocoConfig, chosen: Protocol, image_size: int) -> Iterator[Bench]:
     """One env, drawn and run as `config` and `chosen` say, and the expert of each task at the start of an episode."""
-    renderer = pick_renderer(config.renderer, tasks, config.render_quality)
-    settings = replace(config, num_envs=1, num_threads=1, processes=None, renderer=renderer.name)
-    with ExitStack() as stack:
-        if chosen is NATIVE:
-            env = simulator = stack.enter_context(open_env(tasks, settings, image_size))
-        else:
-            env = stack.enter_context(open_protocol_env(tasks, settings, chosen, image_size, len(CAMERAS)))
-            simulator = env.simulator
-        assert isinstance(simulator, NativeVecEnv)
-        yield Bench(env, _Experts(simulator, tasks))
+    settings = replace(config, num_envs=1, num_threads=1, processes=None)
+    view = View(image_size=image_size, cameras=len(CAMERAS), protocol=chosen)
+    with open_tasks(of_scenes(suite_named(tasks[0].suite), tasks), settings, view) as env:
+        assert isinstance(env.simulator, NativeVecEnv)
+        yield Bench(env, _Experts(env.simulator, tasks))
 
 
 def hold_bench(bench: AbstractContextManager[Bench]) -> Bench:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from embodied_rl.config.env_checks import check_drawn
-from embodied_rl.config.train import AUTO, EnvConfig
-from embodied_rl.config.training_episodes import refuse_changes
+from embodied_rl.config.env import EnvConfig, SceneConfig, WarpConfig, discount
 from embodied_rl.errors import UserError
 from embodied_rl.factory.warp import WarpRequest, choose_warp, drawn_by_warp, open_warp
 from embodied_rl.utils.console import tell_once
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
     from embodied_rl.sim.mujoco.task import MujocoTask
     from embodied_rl.sim.render import Choice
     from embodied_rl.sim.state.vector import StateLayout
-    from embodied_rl.vec_env import VecEnv
+    from embodied_rl.vec_env import EnvInfo, VecEnv
 
 _SCENE_BYTES = 2 << 30
 """Memory for models of scenes, for all processes together."""
@@ -30,16 +27,13 @@ _OTHER_GROWTH = 2 << 30
 """What a process with worlds may grow by else before it is replaced."""
 
 
-def pick_renderer(wanted: str, tasks: Sequence[MujocoTask], quality: str = "auto", simulator: str = "native") -> Choice:
-    """What will draw these tasks in this render quality, and why; UserError if nothing can.
-
-    simulator: as `EnvConfig.simulator`.
-    """
+def pick_renderer(config: SceneConfig, tasks: Sequence[MujocoTask]) -> Choice:
+    """What will draw these tasks as `config` asks, and why; UserError if nothing can."""
     from embodied_rl.sim.mujoco.factory import choose_renderer
 
-    if wanted == "warp" or (wanted == "auto" and simulator == "warp"):
-        return choose_warp(wanted)
-    return choose_renderer(wanted, tasks, pick_render_quality(quality, tasks))
+    if config.drawn_by_warp:
+        return choose_warp(config.renderer)
+    return choose_renderer(config.renderer, tasks, pick_render_quality(config.render_quality, tasks))
 
 
 def pick_render_quality(wanted: str, tasks: Sequence[MujocoTask]) -> Literal["exact", "fast"]:
@@ -51,7 +45,7 @@ def pick_render_quality(wanted: str, tasks: Sequence[MujocoTask]) -> Literal["ex
 
 def open_env(
     tasks: Sequence[MujocoTask],
-    config: EnvConfig,
+    config: SceneConfig,
     image_size: int,
     *,
     cameras: int = 2,
@@ -67,17 +61,13 @@ def open_env(
     MuJoCo Warp simulates or draws, 'cpu' or 'cuda'. training: how episodes may differ from the tasks' own (None: they
     may not).
     """
-    if config.control != AUTO:
-        raise UserError("--env.control chooses a controller of suite 'maniskill': leave it out.")
-    if config.step_reward != AUTO:
-        raise UserError("--env.step-reward is for EnvPool's and ManiSkill's suites: here it is --env.reward.")
-    if config.reward_gamma is not None and config.reward == "sparse":
-        raise UserError("--env.reward-gamma goes with --env.reward staged or shaped.")
-    check_drawn(config, cameras)
+    if cameras == 0 and config.randomizes_pictures:
+        raise UserError(
+            "--env.randomize-color, -light and -camera change pictures, and without cameras there are none: leave "
+            "them out, or ask for cameras."
+        )
     exact, by_warp = pick_render_quality(config.render_quality, tasks) == "exact", config.renderer == "warp"
-    if training is not None and "warp" in (config.simulator, config.renderer):
-        refuse_changes(training.perturb, "MuJoCo Warp")
-    if config.simulator == "warp":
+    if isinstance(config, WarpConfig):
         asked = WarpRequest(config, image_size, cameras, stop_at_success, device, exact)
         return closing(open_warp(tasks, asked, state=state))
     announce_compilation()
@@ -92,13 +82,13 @@ def open_env(
         "auto" if config.renderer == "warp" else config.renderer,
         official=exact,
         image_size=image_size,
-        threads=_threads_each(config),
+        threads=_threads_each(config.num_threads, config.processes),
         stop_at_success=stop_at_success,
         cameras=0 if by_warp else cameras,
         max_scene_bytes=_SCENE_BYTES // (config.processes or 1),
         ladders=ladders_dir(),
         layout=_state_layout(tasks) if state else None,
-        shaping=None if config.reward == "sparse" else Shaping(config.reward, config.discount),
+        shaping=None if config.reward == "sparse" else Shaping(config.reward, discount(config)),
         training=training or TASKS_OWN,
     )
     if by_warp and cameras:
@@ -128,20 +118,29 @@ def _state_layout(tasks: Sequence[MujocoTask]) -> StateLayout:
 
 def describe_env_processes(config: EnvConfig) -> str:
     """In words, for the stamp."""
-    if config.simulator == "warp":
+    if isinstance(config, WarpConfig):
         return "one batch for each physics model"
-    threads, processes = config.num_threads or cpu_count(), config.processes
+    if not isinstance(config, SceneConfig):
+        return f"{counted(config.watched, 'watched process')}" if config.watched else "in this process"
+    threads, processes = config.threads or cpu_count(), config.watched
     if processes is None:
         return counted(threads, "thread")
-    each = _threads_each(replace(config, num_threads=threads))
-    return f"{counted(processes, 'watched process')}, threads of each: {each}"
+    return f"{counted(processes, 'watched process')}, threads of each: {_threads_each(threads, processes)}"
 
 
-def _threads_each(config: EnvConfig) -> int | None:
+def describe_env(info: EnvInfo) -> dict[str, str]:
+    """What a stamp says of tasks with a state: pictures, horizon, score."""
+    images = f"{len(info.cameras)} images and " if info.cameras else ""
+    return {
+        "renderer": f"{info.renderer}, for videos; policies see {images}{info.state_dim + info.proprio_dim} numbers",
+        "horizon": f"{counted(info.max_episode_steps, 'step')} at {info.control_hz:g} Hz",
+        "scored by": "success" if info.has_success else "mean return (its tasks have no success flag)",
+    }
+
+
+def _threads_each(threads: int | None, processes: int | None) -> int | None:
     """Threads of a process with worlds; at least one, so more processes than threads run side by side all the same."""
-    if config.processes is None or config.num_threads is None:
-        return config.num_threads
-    return max(1, config.num_threads // config.processes)
+    return threads if processes is None or threads is None else max(1, threads // processes)
 
 
 def announce_compilation() -> None:

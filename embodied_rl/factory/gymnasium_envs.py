@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from embodied_rl.config.train import EnvConfig
+from embodied_rl.config.env import MujocoConfig
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.factory.suite_env import SuiteEnv
+from embodied_rl.factory.suites import View, load, open_tasks
 from embodied_rl.rollout.sampler import TaskStates
 from embodied_rl.sim.views.gymnasium import GymnasiumEnv, GymnasiumVectorEnv
+from embodied_rl.utils.console import LastingConsole
 
 
 class UnexpectedArgument(UserError, TypeError):
@@ -83,12 +85,12 @@ def _open(
         )
     if options.split not in ("train", "heldout"):
         raise UserError(f"split must be 'train' or 'heldout', got '{options.split}'.")
-    config = EnvConfig(
+    config = MujocoConfig(
         num_envs=num_envs, num_threads=options.num_threads, reward=options.reward, reward_gamma=options.gamma
     )
-    env = SuiteEnv.open(
-        suite, config, tasks=options.tasks, image_size=options.image_size, cameras=options.cameras, state=options.state
-    )
+    tasks, _ = load(suite, options.tasks, config).judged(LastingConsole(stderr=True))
+    view = View(image_size=options.image_size, cameras=options.cameras, state=options.state)
+    env = open_tasks(tasks, config, view)
     return env, env.train_states if options.split == "train" else env.heldout_states
 
 

@@ -11,11 +11,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch import nn
 
-from embodied_rl.config.train import EnvConfig, OwnPolicyConfig, TrainConfig
+from embodied_rl.config.env import EnvConfig, MujocoConfig
+from embodied_rl.config.train import OwnPolicyConfig, TrainConfig
 from embodied_rl.errors import UserError
-from embodied_rl.factory.backends import SUITES as STATE_SUITES
-from embodied_rl.factory.backends import open_suite
-from embodied_rl.factory.suite_env import SuiteEnv
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.policies.checkpoints.folder import read_json, to_json
 from embodied_rl.rollout.sampler import TaskStates
@@ -52,21 +50,9 @@ POLICIES: dict[str, Callable[[EnvInfo], TrainablePolicy]] = {}
 """Policies of one's own by name; called with what the simulator says of itself."""
 
 
-def open_own_env(config: TrainConfig) -> TaskEnv:
-    """The simulator of the config's suite: one of `ENVS`, else a built-in one with two cameras of 64 pixels."""
-    if config.suite in ENVS:
-        refuse_reward(config.env, f"suite '{config.suite}'")
-        return ENVS[config.suite](config.env.num_envs)
-    if config.suite in STATE_SUITES:
-        return open_suite(config.suite, config.tasks, config.env)
-    return SuiteEnv.open(
-        config.suite, config.env, image_size=64, cameras=2, tasks=config.tasks, protocol_name=config.protocol
-    )
-
-
 def refuse_reward(config: EnvConfig, what: str) -> None:
     """UserError if a staged or shaped reward is asked of a simulator of one's own, which pays what it pays."""
-    if config.reward != "sparse":
+    if isinstance(config, MujocoConfig) and config.reward != "sparse":
         raise UserError(
             f"--env.reward {config.reward} is for the built-in suites and LIBERO's; {what} has its own reward."
         )

@@ -225,10 +225,18 @@ def open_policy(checkpoint: str, device: str, options: LoadRequest | None = None
     return policy
 
 
-def describe_policy(policy: AnyPolicy, checkpoint: str) -> dict[str, Any]:
-    """What a run stamps about its policy; the SHA-256 is over all files that decide its actions."""
+def describe_policy(policy: Any, checkpoint: str, seed: int = 0) -> dict[str, Any]:
+    """What a run stamps about its policy; the SHA-256 is over all files that decide its actions.
+
+    Args:
+        policy: of any family.
+        checkpoint: where it comes from; '' for random weights.
+        seed: of random weights.
+    """
     from embodied_rl.policies.checkpoints.integrity import files_digest
 
+    if policy.architecture == "mlp":
+        return _describe_state_policy(policy, checkpoint, seed)
     count = sum(parameter.numel() for parameter in policy.parameters())
     trained = sum(parameter.numel() for parameter in policy.parameters() if parameter.requires_grad)
     size = f"{count / 1e6:.2f} M parameters" + (f" ({trained / 1e6:.2f} M train)" if trained < count else "")
@@ -244,6 +252,22 @@ def describe_policy(policy: AnyPolicy, checkpoint: str) -> dict[str, Any]:
         "acts": acts(policy),
         **({"critic": policy.traits.fresh_critic} if policy.traits.fresh_critic else {}),
         **({} if cache is None else {"prefixes": f"kept for the update, up to {cache.max_bytes / 2**30:g} GiB"}),
+    }
+
+
+def _describe_state_policy(policy: MLPPolicy, checkpoint: str, seed: int) -> dict[str, Any]:
+    from embodied_rl.policies.checkpoints.integrity import files_digest
+
+    count, config = sum(parameter.numel() for parameter in policy.parameters()), policy.config
+    layers = " ".join(map(str, config.hidden))
+    kind = "squashed Gaussian" if config.squash else "Gaussian"
+    weights = f"random, of seed {seed}"
+    if checkpoint:
+        weights = f"{checkpoint}, sha256 {files_digest(policy.source_files, policy_folder(checkpoint))[:16]}"
+    return {
+        "policy": f"mlp, {kind}, layers of {layers} units, {count / 1e3:.1f} k parameters, chunks of "
+        f"{config.chunk_len} steps",
+        "weights": weights,
     }
 
 

@@ -5,23 +5,23 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from embodied_rl.config.train import EnvConfig, TrainConfig
+from embodied_rl.config.env import MujocoConfig, SceneConfig, resized
+from embodied_rl.config.train import TrainConfig
 from embodied_rl.errors import UserError
 from embodied_rl.factory.envs import open_env
 from embodied_rl.policies.preprocessing.images import image_pipeline, prepare
-from embodied_rl.sim.libero.protocol import NATIVE, Protocol, protocol
+from embodied_rl.sim.libero.protocol import NATIVE, Protocol
 from embodied_rl.sim.mujoco.episodes import TrainingEpisodes
 from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.wrappers.protocol_env import ProtocolEnv
 from embodied_rl.types import Array, EpisodeSpec
 from embodied_rl.utils.machine import cpu_count
-from embodied_rl.vec_env import VecEnv
 
 if TYPE_CHECKING:
-    from embodied_rl.factory.policies import AnyPolicy
+    pass
 
 
 def training_episodes(config: TrainConfig) -> TrainingEpisodes | None:
@@ -32,7 +32,7 @@ def training_episodes(config: TrainConfig) -> TrainingEpisodes | None:
 @contextmanager
 def open_protocol_env(
     tasks: Sequence[MujocoTask],
-    config: EnvConfig,
+    config: SceneConfig,
     chosen: Protocol,
     image_size: int,
     cameras: int,
@@ -51,13 +51,14 @@ def open_protocol_env(
     Raises:
         UserError: a staged or shaped reward is asked for.
     """
-    if config.reward != "sparse":
+    if isinstance(config, MujocoConfig) and config.reward != "sparse":
         raise UserError(
             f"--env.reward {config.reward} goes with --protocol native: '{chosen.name}' pays for success only."
         )
     timed = [dataclasses.replace(task, max_episode_steps=chosen.settle_steps + chosen.horizon(task)) for task in tasks]
-    threads = config.num_threads or cpu_count()
-    settings = dataclasses.replace(config, num_threads=threads)
+    threads = config.threads or cpu_count()
+    settings = resized(config, threads=threads)
+    assert isinstance(settings, SceneConfig)
     pipeline = image_pipeline(chosen.images)
     if not crop:
         pipeline = dataclasses.replace(pipeline, crop_area=None)
@@ -86,31 +87,3 @@ def open_protocol_env(
             run_on=run_on,
             translate=translate,
         )
-
-
-def open_envs(
-    tasks: Sequence[MujocoTask],
-    config: EnvConfig,
-    chosen: str,
-    policy: AnyPolicy,
-    training: TrainingEpisodes | None = None,
-) -> AbstractContextManager[VecEnv]:
-    """The worlds under the protocol of that name, as `policy` sees them; under `native` just as they come.
-
-    training: see `open_env`.
-    """
-    seen = policy.config
-    if chosen == NATIVE.name:
-        return open_env(
-            tasks, config, seen.image_size, cameras=seen.num_cameras, device=policy.device.type, training=training
-        )
-    return open_protocol_env(
-        tasks,
-        config,
-        protocol(chosen),
-        seen.image_size,
-        seen.num_cameras,
-        crop=policy.center_crop is None,
-        device=policy.device.type,
-        training=training,
-    )

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from embodied_rl.config.env import resized
 from embodied_rl.config.train import TrainConfig, from_dict, to_dict
 from embodied_rl.factory.run_config import open_policy_of
 from embodied_rl.policy import Policy
@@ -28,23 +29,22 @@ class RemoteWorkerFactory:
     config: dict[str, Any]
 
     def __call__(self) -> tuple[VecEnv, Policy]:
-        from embodied_rl.factory.protocol_envs import open_envs, training_episodes
-        from embodied_rl.factory.tasks import load_tasks
+        from embodied_rl.factory.protocol_envs import training_episodes
+        from embodied_rl.factory.suites import load, open_tasks, view_of
+        from embodied_rl.sim.libero.protocol import protocol
         from embodied_rl.utils.threads import set_torch_threads
 
         config = from_dict(self.config)
         assert isinstance(config.scheduler, RayConfig)
         cores = max(1, int(config.scheduler.cpus_per_worker))
         set_torch_threads(cores)
-        config = dataclasses.replace(
-            config,
-            device="cuda" if config.scheduler.gpus_per_worker else "cpu",
-            env=dataclasses.replace(config.env, num_threads=cores),
-        )
-        tasks = load_tasks(config.suite, config.tasks, config.env.scene_era)
+        env = resized(config.env, threads=cores)
+        config = dataclasses.replace(config, device="cuda" if config.scheduler.gpus_per_worker else "cpu", env=env)
+        tasks = load(config.suite, config.tasks, env)
         policy, _ = open_policy_of(config)
         # Held and never closed: the worker's process ends with it.
-        opened = open_envs(tasks, config.env, config.protocol, policy, training_episodes(config))
+        view = view_of(policy, protocol=protocol(config.protocol), training=training_episodes(config))
+        opened = open_tasks(tasks, env, view)
         return _OPEN_ENVS.enter_context(opened), policy
 
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
-from embodied_rl.config.train import EnvConfig, OwnPolicyConfig, TrainConfig
+from embodied_rl.config.env import POTENTIALS, EnvConfig, EnvPoolConfig, MujocoConfig, SceneConfig, resized
+from embodied_rl.config.train import OwnPolicyConfig, TrainConfig
 from embodied_rl.errors import UserError
-from embodied_rl.factory.backends import POTENTIALS
-from embodied_rl.factory.backends import SUITES as STATE_SUITES
 from embodied_rl.factory.critic import fit_critic
 from embodied_rl.factory.envs import pick_render_quality
 from embodied_rl.factory.policies import load_options, open_policy, policy_folder, prepare_policy
@@ -34,7 +33,6 @@ def resolve(config: TrainConfig, renderer: Choice | None, tasks: Sequence[Mujoco
     renderer: None where the simulator was opened by somebody else.
     """
     device, scheduler, cores = pick_device(config.device), config.scheduler, cpu_count()
-    env_threads = config.env.num_threads or cores
     if isinstance(scheduler, PipelinedConfig):
         on_cpu = (scheduler.act_device or device).startswith("cpu")
         stages = scheduler.num_env_groups(config.env.num_envs, cpu=on_cpu)
@@ -43,12 +41,16 @@ def resolve(config: TrainConfig, renderer: Choice | None, tasks: Sequence[Mujoco
             config.env.num_envs, config.rollout.groups(size), size, streams=config.learner.minibatch_groups is not None
         )
         scheduler = dataclasses.replace(scheduler, env_groups=stages, max_lookahead=ahead.groups)
-    env = dataclasses.replace(config.env, num_threads=env_threads)
-    if env.reward != "sparse":
-        env = _with_discount(env, config)
-    if renderer is not None:
-        quality = pick_render_quality(config.env.render_quality, tasks)
-        env = dataclasses.replace(env, renderer=renderer.name, render_quality=quality, era=tasks[0].era)
+    env = config.env
+    if isinstance(env, MujocoConfig):
+        env = dataclasses.replace(env, num_threads=env.num_threads or cores)
+        if env.reward != "sparse":
+            env = dataclasses.replace(env, reward_gamma=_discount(env, config))
+    if renderer is not None and isinstance(env, SceneConfig):
+        quality = pick_render_quality(env.render_quality, tasks)
+        env = dataclasses.replace(env, renderer=renderer.name, render_quality=quality)
+        if isinstance(env, MujocoConfig):
+            env = dataclasses.replace(env, era=tasks[0].era)
     threads = config.num_threads or cores
     return with_absolute_checkpoint(
         dataclasses.replace(config, env=env, num_threads=threads, device=device, scheduler=scheduler)
@@ -62,20 +64,19 @@ def with_step_discount(config: TrainConfig, *, resumed: bool) -> TrainConfig:
         UserError: a run that is `resumed` began without a discount, when its reward was another one.
     """
     env = config.env
-    if config.suite not in STATE_SUITES or config.suite == "gymnasium" or env.step_reward not in POTENTIALS:
+    if not isinstance(env, EnvPoolConfig) or env.step_reward not in POTENTIALS:
         return config
     if resumed and env.reward_gamma is None:
         raise UserError(
             f"{config.output} began with an older version, whose reward 'progress' was no potential: begin a new run."
         )
-    return dataclasses.replace(config, env=_with_discount(env, config))
+    return dataclasses.replace(config, env=dataclasses.replace(env, reward_gamma=_discount(env, config)))
 
 
-def _with_discount(env: EnvConfig, config: TrainConfig) -> EnvConfig:
+def _discount(env: MujocoConfig | EnvPoolConfig, config: TrainConfig) -> float:
     if env.reward_gamma is not None:
-        return env
-    gamma = config.algorithm.gamma if isinstance(config.algorithm, PPOConfig) else 1.0
-    return dataclasses.replace(env, reward_gamma=gamma)
+        return env.reward_gamma
+    return config.algorithm.gamma if isinstance(config.algorithm, PPOConfig) else 1.0
 
 
 def open_policy_of(config: TrainConfig, resume: Path | None = None) -> tuple[AnyPolicy, str]:
@@ -113,9 +114,9 @@ def envs_of_rank(env: EnvConfig) -> EnvConfig:
         return env
     if env.num_envs < place.size:
         raise UserError(f"--env.num-envs {env.num_envs} is too few for {place.size} ranks: give each one or more.")
-    return dataclasses.replace(
+    return resized(
         env,
-        num_envs=place.share(env.num_envs),
-        num_threads=place.local_share(env.num_threads or cpu_count()),
-        processes=None if env.processes is None else place.local_share(env.processes),
+        place.share(env.num_envs),
+        threads=place.local_share(env.threads or cpu_count()),
+        processes=None if env.watched is None else place.local_share(env.watched),
     )

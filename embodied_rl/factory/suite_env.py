@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 import torch
 
-from embodied_rl.config.train import EnvConfig
 from embodied_rl.errors import UserError
-from embodied_rl.factory.envs import open_env, pick_renderer
-from embodied_rl.factory.premises import judge
-from embodied_rl.factory.protocol_envs import open_protocol_env
-from embodied_rl.factory.tasks import load_tasks
 from embodied_rl.rollout.sampler import TaskStates
-from embodied_rl.sim.libero.protocol import NATIVE, Protocol, protocol
 from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
+from embodied_rl.sim.wrappers.protocol_env import ProtocolEnv
 from embodied_rl.sim.wrappers.subprocess_env import ProcessVecEnv
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
-from embodied_rl.utils.console import LastingConsole
 from embodied_rl.vec_env import VecEnv
 
 
@@ -29,7 +22,7 @@ class SuiteEnv:
     """`factory.own.TaskEnv` of a suite by name: the simulator, and which initial states its tasks have.
 
     Example:
-        >>> with SuiteEnv.open("tabletop_spatial", EnvConfig(num_envs=4), image_size=64, cameras=2) as env:
+        >>> with open_tasks(load("tabletop_spatial", (), MujocoConfig()), MujocoConfig(num_envs=4)) as env:
         ...     print(env.info.simulator, list(env.train_states))
     """
 
@@ -38,39 +31,6 @@ class SuiteEnv:
         self.train_states, self.heldout_states = train_states, heldout_states
         self._env = env
         self._owned = owned
-
-    @classmethod
-    def open(
-        cls,
-        suite: str,
-        config: EnvConfig,
-        *,
-        image_size: int,
-        cameras: int,
-        tasks: str | Sequence[str] = (),
-        protocol_name: str = NATIVE.name,
-        state: bool = False,
-        device: str = "cpu",
-    ) -> Self:
-        """Open the simulator; UserError as `load_tasks`, `pick_renderer` and `protocol`.
-
-        cameras: 0 opens no renderer, and needs `state`. state: observations have one; of the protocols, `native` can.
-        device: see `open_env`.
-        """
-        chosen = protocol(protocol_name)
-        _check_state(chosen, cameras, state)
-        found, _ = judge(load_tasks(suite, tasks, config.scene_era), LastingConsole(stderr=True))
-        if cameras:
-            renderer = pick_renderer(config.renderer, found, config.render_quality, config.simulator)
-            config = replace(config, renderer=renderer.name)
-        with ExitStack() as stack:
-            if chosen is NATIVE:
-                opened = open_env(found, config, image_size, cameras=cameras, state=state, device=device)
-            else:
-                opened = open_protocol_env(found, config, chosen, image_size, cameras, device=device)
-            train = {task.name: list(task.train_states) for task in found}
-            heldout = {task.name: list(task.heldout_states) for task in found}
-            return cls(stack.enter_context(opened), train, heldout, stack.pop_all())
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         """As `VecEnv.reset`."""
@@ -102,6 +62,15 @@ class SuiteEnv:
             raise UserError("this environment has no state: open it with state=True.")
         return self._env.state(env_ids)
 
+    def at_end(self, episode_id: int) -> bool | None:
+        """Whether the goal held after an episode's last step; None where episodes end at success."""
+        return self._env.at_end(episode_id) if isinstance(self._env, ProtocolEnv) else None
+
+    @property
+    def simulator(self) -> VecEnv:
+        """What runs below: the simulator itself, without the protocol around it."""
+        return self._env.simulator if isinstance(self._env, ProtocolEnv) else self._env
+
     def close(self) -> None:
         """Free threads, processes and GL contexts."""
         self._owned.close()
@@ -113,10 +82,3 @@ class SuiteEnv:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _check_state(chosen: Protocol, cameras: int, state: bool) -> None:
-    if cameras == 0 and not state:
-        raise UserError("without cameras there is nothing to act on: ask for the state (state=True), or for cameras.")
-    if state and chosen is not NATIVE:
-        raise UserError(f"protocol '{chosen.name}' is for policies that see images: state=True goes with native.")

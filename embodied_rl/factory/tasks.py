@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from embodied_rl.config.suites import suite_named
 from embodied_rl.errors import UserError, refuse_twice, suggest
 from embodied_rl.utils.cache_dir import cache_dir
-from embodied_rl.utils.suites import PRO_SUITES, SUITES, TABLETOP_SUITES, as_names
+from embodied_rl.utils.suites import PRO_SUITES, SUITES, as_names
 
 if TYPE_CHECKING:
     from embodied_rl.sim.eras import Era
@@ -55,7 +56,8 @@ def load_tasks(suite: str, names: str | Sequence[str] = (), era: str = "auto") -
     from embodied_rl.sim.eras import choose_era
 
     names = as_names(names)
-    check_suite(suite)
+    if suite_named(suite).observes != "images":
+        raise UserError(f"suite '{suite}' is of tasks with a state: it has none of the scenes that this command needs.")
     refuse_twice(names, "task")
     if suite in LIBERO_SUITES:
         found = _load_libero(suite, choose_era(era, suite, official=True), whole=not names)
@@ -67,14 +69,6 @@ def load_tasks(suite: str, names: str | Sequence[str] = (), era: str = "auto") -
         if name not in tasks:
             raise unknown_task(suite, name, tasks)
     return [task for name, task in tasks.items() if not names or name in names]
-
-
-def check_suite(suite: str) -> None:
-    """UserError for a suite that is neither built in nor one of LIBERO's or LIBERO-PRO's; looks at no file."""
-    known = (*TABLETOP_SUITES, *LIBERO_SUITES)
-    if suite not in known:
-        short = " or ".join(f"'{name}'" for name in known if name.endswith(f"_{suite}"))
-        raise UserError(f"unknown suite '{suite}'.{f' Did you mean {short}?' if short else suggest(suite, known)}")
 
 
 def unknown_task(suite: str, name: str, tasks: Mapping[str, SuiteTask]) -> UserError:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from embodied_rl.config.train import EnvConfig
+from embodied_rl.config.env import SceneConfig, WarpConfig
 from embodied_rl.errors import UserError
 from embodied_rl.utils.console import tell_once
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class WarpRequest:
     """What `factory.envs.open_env` was asked for; exact: with shadows, and antialiased."""
 
-    config: EnvConfig
+    config: WarpConfig
     image_size: int
     cameras: int
     stop_at_success: bool
@@ -47,9 +47,8 @@ def open_warp(tasks: Sequence[MujocoTask], asked: WarpRequest, *, state: bool) -
     from embodied_rl.sim.warp.vec_env import WarpVecEnv
 
     config = asked.config
-    if state or config.reward != "sparse":
-        what = "observations have no state" if state else f"there is no {config.reward} reward"
-        raise UserError(f"with the simulator warp {what}: choose --env.simulator native")
+    if state:
+        raise UserError("with the simulator warp observations have no state: choose simulator mujoco.")
     if not asked.cameras:
         renderer = None
     elif config.renderer in ("auto", "warp"):
@@ -70,7 +69,7 @@ def open_warp(tasks: Sequence[MujocoTask], asked: WarpRequest, *, state: bool) -
     )
 
 
-def drawn_by_warp(native: NativeVecEnv, cameras: int, device: str, config: EnvConfig, *, exact: bool) -> VecEnv:
+def drawn_by_warp(native: NativeVecEnv, cameras: int, device: str, config: SceneConfig, *, exact: bool) -> VecEnv:
     """`native`, opened with cameras=0, with pictures by MuJoCo Warp; closed where it can't be drawn."""
     try:
         _prepare()
@@ -82,16 +81,17 @@ def drawn_by_warp(native: NativeVecEnv, cameras: int, device: str, config: EnvCo
         raise
 
 
-def randomization(config: EnvConfig) -> Randomization:
+def randomization(config: SceneConfig) -> Randomization:
     """How worlds differ by episode; UserError for shares that are none."""
     from embodied_rl.sim.warp.randomize import Randomization
 
+    by_warp = isinstance(config, WarpConfig)
     return Randomization(
         color=config.randomize_color,
         light=config.randomize_light,
         camera=config.randomize_camera,
-        friction=config.randomize_friction,
-        mass=config.randomize_mass,
+        friction=config.randomize_friction if by_warp else 0.0,
+        mass=config.randomize_mass if by_warp else 0.0,
     )
 
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from embodied_rl.config.suites import suite_named, usual_env
 from embodied_rl.data.actions import MOST_BEYOND, share_beyond
 from embodied_rl.errors import UserError
-from embodied_rl.factory.backends import need_images
-from embodied_rl.factory.envs import pick_renderer
+from embodied_rl.factory.backends import check_observes
 from embodied_rl.factory.policies import family_named, load_policy, policy_folder
 from embodied_rl.jobs.findings import DoctorConfig, Finding
 from embodied_rl.learner.config import LearnerConfig
@@ -55,7 +55,7 @@ def check_policy(config: DoctorConfig) -> list[Finding]:
     try:
         folder = policy_folder(config.policy)
         policy = load_policy(folder, config.options_for(folder, config.kind))
-        need_images(policy, str(folder))
+        check_observes(policy, suite_named(config.suite), str(folder))
     except UserError as error:
         return [Finding("checkpoint", "problem", str(error), "see the line itself")]
     case = Case(
@@ -233,17 +233,17 @@ def statistics(case: Case) -> Iterator[Finding]:
 
 def _look(policy: AnyPolicy, config: DoctorConfig) -> Observation:
     """What the policy sees first from _STATES training states, spread over the suite's tasks."""
-    from embodied_rl.config.train import EnvConfig
-    from embodied_rl.factory.protocol_envs import open_envs
-    from embodied_rl.factory.tasks import load_tasks
+    from embodied_rl.factory.suites import load, open_tasks, view_of
+    from embodied_rl.sim.libero.protocol import protocol
 
-    tasks = load_tasks(config.suite)[:_STATES]
-    worlds = EnvConfig(num_envs=_STATES, renderer=pick_renderer("auto", tasks).name)
+    envs = usual_env(config.suite, _STATES)
+    tasks = load(config.suite, (), envs)
+    names = list(tasks.train_states)[:_STATES]
     specs = []
     for row in range(_STATES):
-        task = tasks[row % len(tasks)]
-        specs.append(EpisodeSpec(row, task.name, task.train_states[row // len(tasks)], row))
-    with open_envs(tasks, worlds, config.protocol, policy) as env:
+        name = names[row % len(names)]
+        specs.append(EpisodeSpec(row, name, tasks.train_states[name][row // len(names)], row))
+    with open_tasks(tasks, envs, view_of(policy, protocol=protocol(config.protocol))) as env:
         env.reset(range(_STATES), specs)
         seen = env.new_observation(_STATES)
         env.observe(range(_STATES), seen)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from embodied_rl.config.collect import AUTO, CollectCommand
-from embodied_rl.config.train import EnvConfig
+from embodied_rl.config.env import MujocoConfig
 from embodied_rl.data import collect, writer
 from embodied_rl.data.layout import ACTION_NAMES, PROPRIO_NAMES, DatasetSpec
 from embodied_rl.data.progress import ProgressBar
@@ -157,8 +157,8 @@ def _bench(command: CollectCommand) -> Bench:
     return hold_bench(open_bench(_tasks(command), _env_config(command), _protocol(command), command.image_size))
 
 
-def _env_config(command: CollectCommand) -> EnvConfig:
-    return EnvConfig(render_quality=command.render_quality, era=command.era)
+def _env_config(command: CollectCommand) -> MujocoConfig:
+    return MujocoConfig(render_quality=command.render_quality, era=command.era)
 
 
 def _attempt(build: partial[Bench], job: Job, attempts: Sequence[Attempt], workers: int, console: Console) -> None:

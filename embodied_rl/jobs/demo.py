@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embodied_rl.config.train import EnvConfig
+from embodied_rl.config.suites import usual_env
 from embodied_rl.evaluation.benchmark import interleaved
-from embodied_rl.factory.backends import need_images
-from embodied_rl.factory.envs import pick_renderer
+from embodied_rl.factory.backends import check_observes
 from embodied_rl.factory.made_for import need_control_rate
 from embodied_rl.factory.policies import open_policy, policy_folder
-from embodied_rl.factory.protocol_envs import open_envs
-from embodied_rl.factory.tasks import load_tasks
+from embodied_rl.factory.suites import load, open_tasks, view_of
 from embodied_rl.jobs.videos import record_frames
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.rollout.sampler import evaluation_specs
@@ -45,18 +43,17 @@ def run(
         Which episodes succeeded.
     """
     console = LastingConsole()
-    tasks = load_tasks(suite, names)
+    config = usual_env(suite, 1)
+    tasks = load(suite, names, config)
     folder = policy_folder(options.checkpoint)
     policy = open_policy(options.checkpoint, pick_device("auto"), options.load_options(folder))
-    need_images(policy, options.checkpoint)
+    check_observes(policy, tasks.suite, options.checkpoint)
     need_control_rate(read_provenance(folder), CONTROL_HZ, options.checkpoint)
-    renderer = pick_renderer("auto", tasks)
-    states = {task.name: list(task.heldout_states) for task in tasks}
     won: list[bool] = []
     film: list[Array] = []
-    with open_envs(tasks, EnvConfig(num_envs=1, renderer=renderer.name), "native", policy) as env:
+    with open_tasks(tasks, config, view_of(policy)) as env:
         hz = env.info.control_hz
-        for spec in interleaved(evaluation_specs(states, seed=0))[:episodes]:
+        for spec in interleaved(evaluation_specs(env.heldout_states, seed=0))[:episodes]:
             try:
                 result, frames = record_frames(env, policy, spec, "greedy")
             except SimulatorFailed as error:

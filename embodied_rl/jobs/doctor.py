@@ -176,7 +176,7 @@ class Optional:
 
 OPTIONAL = (
     Optional("EnvPool", ("envpool",), "suites metaworld, fetch, playground, dm_control", envpool.INSTALL),
-    Optional("MuJoCo Warp", ("mujoco-warp", "warp-lang"), "--env.simulator warp, --env.renderer warp", warp.INSTALL),
+    Optional("MuJoCo Warp", ("mujoco-warp", "warp-lang"), "--env warp, --env.renderer warp", warp.INSTALL),
     Optional("ManiSkill", ("mani-skill", "sapien"), "suite maniskill", f"in a checkout: {maniskill.INSTALL}"),
     Optional(
         "gymnasium-robotics", ("gymnasium-robotics",), "more tasks of suite gymnasium", "pip install gymnasium-robotics"

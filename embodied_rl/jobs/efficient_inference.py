@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from embodied_rl.policies.efficient import EfficientParts
 
 CALIBRATION_EPISODES = 16
+AS_TRAINED = "as trained, nothing left out"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +66,10 @@ def make_efficient(
     from embodied_rl.policies.compile import need_compiler
     from embodied_rl.policies.efficient import VisualPruner, drop_layers, layer_importance, least_important
 
+    if policy.architecture == "mlp":
+        if config != EfficientConfig():
+            raise UserError("--efficient does not apply to a state policy (mlp): leave it out.")
+        return EfficientReport({}, AS_TRAINED)
     parts = policy.efficient_parts
     layers = len(parts.decoders[0].layers)
     _check(policy, config, layers, parts)
@@ -94,7 +99,7 @@ def make_efficient(
     if config.compile:
         need_compiler(policy.device.type)
         policy.compiled = marks["compiled"] = True  # no mark without: scores of before the option stay comparable
-    return EfficientReport(marks, "; ".join(said) or "as trained, nothing left out")
+    return EfficientReport(marks, "; ".join(said) or AS_TRAINED)
 
 
 def first_observations(

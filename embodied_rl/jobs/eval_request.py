@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from embodied_rl.config.train import AUTO, EnvConfig
+from embodied_rl.config.env import AUTO, EnvConfig, MujocoConfig
+from embodied_rl.config.suites import SUITES as TABLE
+from embodied_rl.config.train import kind_of
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.factory.policies import CheckpointOptions
 from embodied_rl.factory.tasks import LIBERO_SUITES
@@ -29,12 +31,13 @@ class BenchmarkCommand(CheckpointOptions):
     """Suite of the benchmark: spatial, object, goal, long (LIBERO's is also called 10), LIBERO's 90, or one of
     LIBERO-PRO's: spatial_swap, goal_lan, ... (not given: the one that the checkpoint was trained on)."""
     tasks: tuple[str, ...] = ()
-    """Short names of the tasks (none given: all of the suite); --task NAME names one."""
+    """Short names of the tasks (none given: all of the suite, or those that the checkpoint was trained on where the
+    suite is too large); --task NAME names one."""
     protocol: str = AUTO
     """Whose way to run an episode: auto (native on the built-in suites, libero on LIBERO's), native (this project's),
     libero (the same after 10 settle steps), openvla, openvla_oft, openpi, rlinf, rlinf_pi, simplevla or lerobot."""
     states: Literal["heldout", "train"] = "heldout"
-    """heldout: LIBERO's 50 official states, or the built-in suites' 50 held-out ones; train: those for training."""
+    """heldout: LIBERO's 50 official states, or other suites' held-out ones; train: those for training."""
     states_per_task: int | None = None
     """Only the first so many of them (None: all)."""
     at_end: bool = True
@@ -50,7 +53,7 @@ class BenchmarkCommand(CheckpointOptions):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the policy is; auto takes a GPU if there is one."""
     efficient: EfficientConfig = field(default_factory=EfficientConfig)
-    env: EnvConfig = field(default_factory=EnvConfig)
+    env: EnvConfig = field(default_factory=MujocoConfig)
     videos: int = 5
     """Failed episodes that are filmed, spread over the tasks; 0 films none."""
     output: str = AUTO
@@ -59,43 +62,15 @@ class BenchmarkCommand(CheckpointOptions):
     """Also write the report's figures here."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StateCommand:
-    """Measure a state policy on tasks of its suite: gymnasium, metaworld, fetch, playground, dm_control or maniskill.
-
-    Nothing is kept but what --json writes; train films episodes.
-    """
-
-    checkpoint: str
-    """Folder of a run or checkpoint of a state policy (mlp)."""
-    tasks: tuple[str, ...] = ()
-    """Ids of the tasks (none given: those that the checkpoint was trained on); --task ID names one."""
-    states: Literal["heldout", "train"] = "heldout"
-    """Initial states: heldout, which training never sees, or train."""
-    states_per_task: int = 50
-    """Only the first so many of them."""
-    mode: ActMode = "greedy"
-    """Take the most likely action (greedy), or sample as in training."""
-    seed: int = 0
-    """Seed of the episodes; matters where actions are sampled or the task is random."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the policy is; auto takes a GPU if there is one."""
-    env: EnvConfig = field(default_factory=EnvConfig)
-    json: Path | None = None
-    """Also write the report's figures here."""
-
-    def __post_init__(self) -> None:
-        if self.states_per_task < 1:
-            raise UserError(f"--states-per-task must be at least 1, got {self.states_per_task}.")
-        if self.seed < 0:
-            raise UserError(f"--seed must be at least 0, got {self.seed}.")
-
-
 def suite_name(benchmark: str, suite: str) -> str:
     """'spatial' or 'libero_spatial' of benchmark libero is 'libero_spatial'; LIBERO's long suite is 'libero_10'.
 
-    UserError for a suite that the benchmark lacks.
+    A benchmark that is a suite itself, such as gymnasium, has no others. UserError for a suite that it lacks.
     """
+    if benchmark in TABLE and suite == benchmark:
+        return benchmark
+    if benchmark in TABLE:
+        raise UserError(f"{benchmark} is a suite already: leave --suite out.")
     short = suite.removeprefix(f"{benchmark}_")
     if short not in SUITES[benchmark]:
         raise UserError(f"unknown suite '{suite}' of {benchmark}.{suggest(short, SUITES[benchmark])}")
@@ -109,4 +84,5 @@ def request_of(benchmark: str, command: BenchmarkCommand) -> dict[str, Any]:
     options = {
         name: str(value) if isinstance(value, Path) else value for name, value in dataclasses.asdict(command).items()
     }
+    options["env"] = {"name": kind_of("env", command.env)} | dataclasses.asdict(command.env)
     return {"benchmark": benchmark, "options": {k: v for k, v in options.items() if k not in ("output", "json")}}

@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from embodied_rl.config.train import kind_of
 from embodied_rl.evaluation.benchmark import BenchmarkReport, summarise
 from embodied_rl.evaluation.results_log import EpisodeResultsLog
-from embodied_rl.factory.envs import describe_env_processes
+from embodied_rl.factory.backends import repeats
+from embodied_rl.factory.envs import describe_env, describe_env_processes
+from embodied_rl.factory.suite_env import SuiteEnv
 from embodied_rl.factory.tasks import describe_stand_ins
 from embodied_rl.jobs.eval_request import BenchmarkCommand
 from embodied_rl.jobs.evaluation_setup import (
@@ -30,15 +33,15 @@ from embodied_rl.jobs.evaluation_setup import (
     run_episodes,
 )
 from embodied_rl.jobs.failure_videos import made_films, missing_films, record_failure
-from embodied_rl.sim.wrappers.protocol_env import ProtocolEnv
 from embodied_rl.telemetry.eval_report import EvalPage, rows_of, write_eval_page
 from embodied_rl.telemetry.progress import RunProgress
-from embodied_rl.telemetry.tables import cells, short_labels, success_table, without_reason
+from embodied_rl.telemetry.tables import NOT_REPEATABLE, cells, short_labels, success_table, what_counts, without_reason
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.machine import cpu_count, cpu_name
 from embodied_rl.utils.output import replace_text
 from embodied_rl.utils.signals import Interrupted, StopRequest
 from embodied_rl.utils.words import counted, sentence, time_spent
+from embodied_rl.vec_env import EnvInfo
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
@@ -58,19 +61,22 @@ def run(
     console = LastingConsole()
     plan = make_plan(benchmark, command, console)
     ready = prepare(plan, command)
-    stamp = _run_info(plan, ready, words)
     folder = Path(command.output)
-    with EpisodeResultsLog.open(folder, request, ready.marks) as ledger:
+    with (
+        EpisodeResultsLog.open(folder, request, ready.marks) as ledger,
+        open_evaluation_env(plan, ready.policy, ready.renderer) as env,
+    ):
+        stamp = _run_info(plan, ready, env.info, words)
         console.facts(_head(stamp, keep))
-        with open_evaluation_env(plan, ready.policy, ready.renderer) as env:
-            began, earlier = time.perf_counter(), len(ledger.finished)
-            _run_episodes(plan, env, ready.policy, ledger, console)
-            took = _took(time.perf_counter() - began, len(ledger.finished) - earlier, earlier)
-            report = summarise(ledger.finished, ready.seen.seen)
-            write_page = _write(folder, stamp if keep else stamp | {"output": None}, ready, plan, report, took)
-            console.print(_table(report, plan.premises))
-            if keep:
-                console.say(f"report: {folder / 'report.html'}")
+        began, earlier = time.perf_counter(), len(ledger.finished)
+        _run_episodes(plan, env, ready.policy, ledger, console)
+        took = _took(time.perf_counter() - began, len(ledger.finished) - earlier, earlier)
+        report = summarise(ledger.finished, ready.seen.seen, has_success=env.info.has_success)
+        write_page = _write(folder, stamp if keep else stamp | {"output": None}, ready, plan, report, took)
+        console.print(_table(report, plan.premises))
+        if keep:
+            console.say(f"report: {folder / 'report.html'}")
+        if env.info.has_success:
             _film(plan, env, ready.policy, report, folder, console, write_page)
 
 
@@ -92,7 +98,9 @@ def _head(stamp: Mapping[str, Any], keep: bool) -> list[str]:
         "device": stamp["device"],
         "overlap": stamp["overlap"],
         **({} if trained in (stamp["suite"].partition(",")[0], UNKNOWN_SUITE) else {"trained": f"on {trained}"}),
-        **{name: stamp[name] for name in _UNUSUAL if stamp[name] not in _USUAL},
+        **{name: stamp[name] for name in _UNUSUAL if stamp.get(name, "current") not in _USUAL},
+        **({"horizon": stamp["horizon"]} if "horizon" in stamp else {}),
+        **({} if stamp.get("repeatable", True) else {"repeats": NOT_REPEATABLE}),
         **({"output": stamp["output"]} if keep else {}),
     }
     return [f"  {name:<10}{value}" for name, value in rows.items()]
@@ -103,7 +111,7 @@ _USUAL = ("current", "exact", "no", "not judged", "hold in every state", "as tra
 
 
 def _run_episodes(
-    plan: EvaluationPlan, env: ProtocolEnv, policy: AnyPolicy, ledger: EpisodeResultsLog, console: Console
+    plan: EvaluationPlan, env: SuiteEnv, policy: AnyPolicy, ledger: EpisodeResultsLog, console: Console
 ) -> None:
     total, done = len(plan.specs), len(ledger.finished)
     with RunProgress(0, console=console) as progress:
@@ -119,7 +127,9 @@ def _run_episodes(
                     policy,
                     plan.specs,
                     ledger,
-                    on_episode=lambda result: progress.episode(result.success),
+                    on_episode=lambda result: progress.episode(
+                        result.success if env.info.has_success else None, result.reward
+                    ),
                     on_round=stop.check_interrupt,
                 )
         except Interrupted:
@@ -131,7 +141,7 @@ def _run_episodes(
 
 def _film(
     plan: EvaluationPlan,
-    env: ProtocolEnv,
+    env: SuiteEnv,
     policy: AnyPolicy,
     report: BenchmarkReport,
     folder: Path,
@@ -150,6 +160,8 @@ def _film(
                 which = f"{number} of {len(missing)}"
                 console.say(f"filming failure {which}: {sentence(spec.task)}, initial state {spec.init_state}")
                 record_failure(env, policy, spec, command.mode, folder, stop.check_interrupt)
+    except NotImplementedError as error:
+        console.say(f"no videos: {error}")
     except KeyboardInterrupt:
         raise Interrupted(
             "evaluated and reported, but not all failures are filmed; for that: "
@@ -159,22 +171,25 @@ def _film(
         write_page()
 
 
-def _run_info(plan: EvaluationPlan, ready: Evaluated, words: str) -> dict[str, Any]:
+def _run_info(plan: EvaluationPlan, ready: Evaluated, info: EnvInfo, words: str) -> dict[str, Any]:
     """What really runs, in words."""
-    command, env = plan.command, plan.command.env
-    count = len({(spec.task, spec.init_state) for spec in plan.specs}) // len(plan.tasks)
+    command, env, names = plan.command, plan.command.env, plan.tasks.names
+    count = len({(spec.task, spec.init_state) for spec in plan.specs}) // len(names)
+    simulator = f"{kind_of('env', env)} physics" if plan.tasks.scenes else info.simulator
+    about = {} if plan.tasks.scenes else describe_env(info)
     return {
         "command": words,
-        "suite": f"{plan.suite}, {counted(len(plan.tasks), 'task')}, {counted(count, _STATES[command.states])} each",
+        "suite": f"{plan.suite}, {counted(len(names), 'task')}, {counted(count, _STATES[command.states])} each",
         "protocol": plan.protocol.name,
         "deviations": "; ".join(ready.notes) or "none",
         "perturbed": f"{', '.join(command.perturb)} at level {command.perturb_level:g}" if command.perturb else "no",
-        "assets": describe_stand_ins(plan.tasks) or "exact",
-        "overlap": ready.seen.describe(),
+        "assets": describe_stand_ins(plan.tasks.scenes) or "exact",
+        **repeats(info, ready.seen.describe()),
         "premises": describe_premises(plan.premises, plan.specs),
         "success": "once and at end" if command.at_end else "once (episodes end at success)",
-        "worlds": f"{env.simulator} physics, {counted(env.num_envs, 'world')}, {describe_env_processes(env)}",
+        "worlds": f"{simulator}, {counted(env.num_envs, 'world')}, {describe_env_processes(env)}",
         "renderer": ready.drawn,
+        **about,
         "device": ready.device,
         **ready.weights,
         "mode": command.mode,
@@ -222,7 +237,7 @@ def _write(
         command.json.write_text(text, encoding="utf-8")
     further = {
         "Protocol": plan.protocol.describe(),
-        "Fingerprint": {k: v for k, v in marks.items() if k != "bundles"} | marks["bundles"],
+        "Fingerprint": {k: v for k, v in marks.items() if k != "bundles"} | marks.get("bundles", {}),
     }
     page = EvalPage(
         title=f"{command.checkpoint} on {plan.suite}" + (", perturbed" if command.perturb else ""),
@@ -248,7 +263,7 @@ def _table(report: BenchmarkReport, premises: Mapping[str, Mapping[int, Sequence
     measured, failing = report.overall.at_end is not None, any(premises.values())
     heads = (
         "task",
-        "success once",
+        "success once" if measured else what_counts(report.overall.once),
         *(["success at end"] if measured else []),
         "steps",
         *(["premise fails in"] if failing else []),

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from embodied_rl.config.env import AUTO, POTENTIALS, EnvPoolConfig, SceneConfig, scenes
+from embodied_rl.config.suites import suite_named
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.actions import ActionRecorder, smoothness
 from embodied_rl.evaluation.benchmark import interleaved, run_missing
 from embodied_rl.evaluation.overlap import Overlap, overlap, trained_states
 from embodied_rl.evaluation.results_log import EpisodeResultsLog, Outcome
-from embodied_rl.factory.backends import need_images
-from embodied_rl.factory.envs import pick_render_quality, pick_renderer
+from embodied_rl.factory.backends import check_fits, check_observes
+from embodied_rl.factory.envs import pick_renderer
 from embodied_rl.factory.made_for import need_control_rate
 from embodied_rl.factory.policies import describe_policy, open_policy, policy_folder, statistics_line
-from embodied_rl.factory.premises import failed_premises, judge
-from embodied_rl.factory.protocol_envs import open_protocol_env
-from embodied_rl.factory.tasks import describe_era, load_tasks
+from embodied_rl.factory.premises import failed_premises
+from embodied_rl.factory.suite_env import SuiteEnv
+from embodied_rl.factory.suites import Tasks, load, open_tasks, view_of
+from embodied_rl.factory.tasks import describe_era
 from embodied_rl.jobs.efficient_inference import make_efficient
 from embodied_rl.jobs.eval_request import BenchmarkCommand, suite_name
 from embodied_rl.jobs.fingerprint import fingerprint
@@ -33,7 +35,6 @@ from embodied_rl.sim.eras import CURRENT
 from embodied_rl.sim.libero.protocol import Protocol, deviations, protocol
 from embodied_rl.sim.mujoco.vec_env import CONTROL_HZ
 from embodied_rl.sim.perturb import Perturber, Variant, variant_spec
-from embodied_rl.sim.wrappers.protocol_env import ProtocolEnv
 from embodied_rl.types import EpisodeResult, EpisodeSpec
 from embodied_rl.utils.machine import pick_device
 from embodied_rl.utils.words import counted
@@ -50,13 +51,14 @@ UNKNOWN_SUITE = "not recorded"
 class EvaluationPlan:
     """What runs: episodes in the order of their ids, and how each is set up.
 
+    command: with what its checkpoint was trained under where nothing else is asked for.
     variants: perturbed episodes, by id; premises: by task and evaluated state, what fails of what the task says.
     """
 
     command: BenchmarkCommand
     suite: str
     protocol: Protocol
-    tasks: list[SuiteTask]
+    tasks: Tasks
     specs: list[EpisodeSpec]
     variants: dict[int, Variant]
     premises: dict[str, dict[int, list[str]]]
@@ -66,14 +68,14 @@ class EvaluationPlan:
 class Evaluated:
     """A policy that is ready to be evaluated.
 
-    renderer: what draws; drawn: that in words. device: 'cpu' or 'cuda'. weights: what a report says of the policy.
-    notes: where it is not one of the protocol's own, or the scenes not those of published scores. marks: what its score
-    depends on. seen: overlap with training.
+    renderer: what draws scenes, '' for other tasks. drawn: that in words, None where the simulator says it. device:
+    'cpu' or 'cuda'. weights: what a report says of the policy. notes: where it is not one of the protocol's own, or the
+    scenes not those of published scores. marks: what its score depends on. seen: overlap with training.
     """
 
     policy: AnyPolicy
     renderer: str
-    drawn: str
+    drawn: str | None
     device: str
     weights: dict[str, Any]
     notes: list[str]
@@ -84,70 +86,93 @@ class Evaluated:
 def make_plan(benchmark: str, command: BenchmarkCommand, console: Console) -> EvaluationPlan:
     """The episodes that `command` asks for; UserError for tasks or states that are not there."""
     suite = suite_name(benchmark, command.suite)
-    tasks, found = judge(load_tasks(suite, command.tasks, command.env.scene_era), console)
-    states = {task.name: _states(task, command) for task in tasks}
+    command = _as_trained(command, suite)
+    tasks, found = load(suite, command.tasks, command.env).judged(console)
+    all_states = tasks.heldout_states if command.states == "heldout" else tasks.train_states
+    states = {name: _first(name, rows, command) for name, rows in all_states.items()}
     specs = evaluation_specs(states, command.seed)
     failed = failed_premises({} if "object" in command.perturb else found, states)
     variants: dict[int, Variant] = {}
     if command.perturb:
-        perturber = Perturber(tasks, command.perturb, command.perturb_level)
+        if not tasks.scenes:
+            raise UserError(f"--perturb does not apply to suite '{suite}', whose tasks are as they are: leave it out.")
+        perturber = Perturber(tasks.scenes, command.perturb, command.perturb_level)
         variants = {spec.episode_id: perturber.variant(spec) for spec in specs}
     return EvaluationPlan(command, suite, protocol(command.protocol), tasks, specs, variants, failed)
 
 
+def _as_trained(command: BenchmarkCommand, suite: str) -> BenchmarkCommand:
+    """`command` with the tasks, the controller and the step reward of the checkpoint's training, where it names none.
+
+    Of suites that are too large to be run whole; the discount is the training's where the reward is.
+    """
+    if not suite_named(suite).example:
+        return command
+    provenance = read_provenance(policy_folder(command.checkpoint))
+    if provenance.get("suite") != suite:
+        return command
+    trained, env = provenance.get("config", {}), command.env
+    before = trained.get("env", {})
+    kept = {name: before[name] for name in ("control", "step_reward") if name in before and hasattr(env, name)}
+    if isinstance(env, EnvPoolConfig) and env.step_reward in POTENTIALS:
+        kept["reward_gamma"] = before.get("reward_gamma")
+    missing = {name: value for name, value in kept.items() if getattr(env, name) in (AUTO, None)}
+    tasks = command.tasks or tuple(trained.get("tasks", ()))
+    return dataclasses.replace(command, tasks=tasks, env=dataclasses.replace(env, **missing))
+
+
 def prepare(plan: EvaluationPlan, command: BenchmarkCommand) -> Evaluated:
     """Load the policy of `command` for the episodes of `plan`; UserError where it does not fit them."""
-    device = pick_device(command.device)
+    device, env, scenes = pick_device(command.device), plan.command.env, plan.tasks.scenes
     folder = policy_folder(command.checkpoint)
     provenance = read_provenance(folder)
-    need_control_rate(provenance, CONTROL_HZ, command.checkpoint)
+    if scenes:
+        need_control_rate(provenance, CONTROL_HZ, command.checkpoint)
     policy = open_policy(command.checkpoint, device, command.load_options(folder))
-    need_images(policy, command.checkpoint)
-    env = command.env
-    renderer = pick_renderer(env.renderer, plan.tasks, env.render_quality, env.simulator)
-    efficient = make_efficient(
-        policy, command.efficient, partial(open_evaluation_env, plan, policy, renderer.name), plan.specs
-    )
+    check_observes(policy, plan.tasks.suite, command.checkpoint)
+    renderer = pick_renderer(env, scenes) if isinstance(env, SceneConfig) else None
+    name = "" if renderer is None else renderer.name
+    efficient = make_efficient(policy, command.efficient, partial(open_evaluation_env, plan, policy, name), plan.specs)
     weights = describe_policy(policy, command.checkpoint) | {
-        "unnorm key": statistics_line(policy, plan.suite),
         "efficient": efficient.describe,
-        "era": describe_era(plan.tasks, provenance.get("era")),
         "trained on": provenance.get("suite") or UNKNOWN_SUITE,
     }
-    frames = pick_render_quality(env.render_quality, plan.tasks)
     digest = weights["weights"].rpartition(" ")[2]
-    marks = fingerprint(plan.tasks, env.simulator, renderer.name, frames, device, digest, efficient.marks)
-    return Evaluated(
-        policy,
-        renderer.name,
-        f"{renderer.name} ({renderer.reason}), {frames} frames",
-        device,
-        weights,
-        policy_deviations(plan.protocol, policy) + scene_deviations(plan.tasks, frames),
-        marks,
-        overlap(trained_states(provenance), plan.specs),
-    )
+    marks = fingerprint(plan.tasks, env, name, device, digest, efficient.marks)
+    notes, drawn = list[str](), None
+    if renderer is not None:
+        weights |= {
+            "unnorm key": statistics_line(policy, plan.suite),
+            "era": describe_era(scenes, provenance.get("era")),
+        }
+        frames = marks["render_quality"]
+        notes = policy_deviations(plan.protocol, policy) + scene_deviations(scenes, frames)
+        drawn = f"{renderer.name} ({renderer.reason}), {frames} frames"
+    seen = overlap(trained_states(provenance), plan.specs)
+    return Evaluated(policy, name, drawn, device, weights, notes, marks, seen)
 
 
-def open_evaluation_env(plan: EvaluationPlan, policy: AnyPolicy, renderer: str) -> AbstractContextManager[ProtocolEnv]:
-    """The worlds as the protocol and the policy want them."""
-    config = policy.config
-    return open_protocol_env(
-        [variant.task for variant in plan.variants.values()] if plan.variants else plan.tasks,
-        dataclasses.replace(plan.command.env, renderer=renderer),
-        plan.protocol,
-        config.image_size,
-        config.num_cameras,
-        crop=policy.center_crop is None,
-        run_on=plan.command.at_end,
-        translate=variant_spec if plan.variants else None,
-        device=policy.device.type,
-    )
+def open_evaluation_env(plan: EvaluationPlan, policy: AnyPolicy, renderer: str) -> SuiteEnv:
+    """The envs as the protocol and the policy want them. renderer: of `Evaluated`."""
+    tasks, env = plan.tasks, plan.command.env
+    if plan.variants:
+        tasks = dataclasses.replace(tasks, scenes=tuple(variant.task for variant in plan.variants.values()))
+    if renderer:
+        env = dataclasses.replace(scenes(env), renderer=renderer)
+    run_on, translate = plan.command.at_end, variant_spec if plan.variants else None
+    view = view_of(policy, protocol=plan.protocol, judged=True, run_on=run_on, translate=translate)
+    opened = open_tasks(tasks, env, view)
+    try:
+        check_fits(policy, opened.info, plan.command.checkpoint)
+    except UserError:
+        opened.close()
+        raise
+    return opened
 
 
 def run_episodes(
     plan: EvaluationPlan,
-    env: ProtocolEnv,
+    env: SuiteEnv,
     policy: AnyPolicy,
     specs: Sequence[EpisodeSpec],
     ledger: EpisodeResultsLog,
@@ -215,9 +240,8 @@ def describe_premises(premises: Mapping[str, Mapping[int, Sequence[str]]], specs
     return f"FAIL in {sum(failed)} of {total} initial states, of {tasks} (see the report)"
 
 
-def _states(task: SuiteTask, command: BenchmarkCommand) -> list[int]:
-    rows = list(task.heldout_states if command.states == "heldout" else task.train_states)
+def _first(task: str, rows: Sequence[int], command: BenchmarkCommand) -> list[int]:
     count = command.states_per_task or len(rows)
     if not rows or count > len(rows):
-        raise UserError(f"--states {command.states}: '{task.name}' has {len(rows)} such states; ask for fewer.")
-    return rows[:count]
+        raise UserError(f"--states {command.states}: '{task}' has {len(rows)} such states; ask for fewer.")
+    return list(rows)[:count]

@@ -115,8 +115,8 @@ def run(first: Side, second: Side | None, found: Sequence[Factor], output: Path,
         sides = len(variations) + 1 + (second is not None and len(found) > 1)
         count = max(1, budget.episodes // sides)
         tasks = make_plan(first.benchmark, dataclasses.replace(first.command, states_per_task=1), console).tasks
-        per_task = -(-count // len(tasks))
-        states = {task.name: list(task.heldout_states)[:per_task] for task in tasks}
+        per_task = -(-count // len(tasks.names))
+        states = {name: list(rows)[:per_task] for name, rows in tasks.heldout_states.items()}
         specs = interleaved(evaluation_specs(states, first.command.seed))[:count]
         study = _Study(console, progress, per_task, specs)
         whole = None

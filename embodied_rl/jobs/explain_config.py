@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.config.train import AUTO, read_yaml
+from embodied_rl.config.env import AUTO
+from embodied_rl.config.train import SUITE, kind_of, read_env, read_yaml
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.results_log import REQUEST, read_request
 from embodied_rl.jobs.eval_request import BenchmarkCommand
@@ -105,7 +106,9 @@ def read_side(path: Path) -> Side:
         data = read_yaml(path)
         names = {field.name for field in fields(ProtocolChanges)}
         changes = {name: data.pop(name) for name in list(data) if name in names}
+    env = data.pop("env", {})
     command = read_dataclass(BenchmarkCommand, data, where="eval", source=str(path))
+    command = replace(command, env=read_env(env, SUITE, str(path)))
     if not path.is_dir() and "_" not in command.suite:
         raise UserError(f"{path}: suite: write its whole name, such as tabletop_{command.suite}.")
     if path.is_dir():
@@ -145,10 +148,12 @@ def factors(first: Side, second: Side) -> list[Factor]:
             continue
         one, two = (getattr(side.command, field.name) for side in (first, second))
         if field.name == "env":
+            pairs.append(("simulator", kind_of("env", one), kind_of("env", two)))
+            shared = [part.name for part in fields(one) if hasattr(two, part.name)]
             pairs += [
-                (f"env.{part.name}", getattr(one, part.name), getattr(two, part.name))
-                for part in fields(one)
-                if part.name not in _NO_ENV_FACTORS
+                (f"env.{name}", getattr(one, name), getattr(two, name))
+                for name in shared
+                if name not in _NO_ENV_FACTORS
             ]
         else:
             pairs.append((field.name, one, two))
@@ -193,6 +198,11 @@ def with_factor(first: Side, second: Side, name: str) -> tuple[Side, Protocol]:
     elif name == "perturbed":
         given = second.command
         command = replace(command, perturb=given.perturb, perturb_level=given.perturb_level)
+    elif name == "simulator":  # what only the other has comes with it
+        same = {part.name: getattr(first.command.env, part.name) for part in fields(first.command.env)}
+        other_env = second.command.env
+        env = dataclasses.replace(other_env, **{key: value for key, value in same.items() if hasattr(other_env, key)})
+        command = replace(command, env=env)
     elif name.startswith("env."):
         part = name.removeprefix("env.")
         value = getattr(second.command.env, part)

@@ -2,52 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import importlib.metadata
+from collections.abc import Mapping
+from typing import Any
 
+from embodied_rl.config.env import EnvConfig, SceneConfig, WarpConfig
+from embodied_rl.config.train import kind_of
+from embodied_rl.factory.envs import pick_render_quality
+from embodied_rl.factory.suites import Tasks
 from embodied_rl.factory.tasks import describe_stand_ins, task_digest
 from embodied_rl.version import __version__
 
-if TYPE_CHECKING:
-    from embodied_rl.factory.tasks import SuiteTask
-
 
 def fingerprint(
-    tasks: Sequence[SuiteTask],
-    simulator: str,
-    renderer: str,
-    render_quality: str,
-    device: str,
-    weights: str,
-    efficient: Mapping[str, Any],
+    tasks: Tasks, env: EnvConfig, renderer: str, device: str, weights: str, efficient: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Plain values; two scores are comparable only where they agree.
 
-    simulator: 'native' or 'warp'. renderer: one of sim/render's by name, or 'warp'. render_quality: 'exact' or 'fast'.
-    efficient: what the policy leaves out.
+    env: of the simulator. renderer: one of sim/render's by name, or 'warp'; '' where the simulator draws. efficient:
+    what the policy leaves out.
     """
     import mujoco
     import numba
     import torch
 
-    from embodied_rl.sim.warp.install import version as warp_version
-
-    stand_ins = describe_stand_ins(tasks)
-    return {
-        "embodied-rl": __version__,
-        "mujoco": mujoco.__version__,
-        "era": "+".join(dict.fromkeys(task.era for task in tasks)),
-        **({"simulator": f"mujoco-warp {warp_version()}"} if simulator == "warp" else {}),
-        "renderer": renderer,
-        "render_quality": render_quality,
-        "driver": driver(renderer),
+    computes = {
         "torch": f"{torch.__version__} on {device_name(device)}",
         "numba": numba.__version__,
         "weights": weights,
         "efficient": dict(efficient),
-        **({"assets": stand_ins} if stand_ins else {}),
-        "bundles": {task.name: task_digest(task) for task in tasks},
     }
+    if not isinstance(env, SceneConfig):
+        return {"embodied-rl": __version__, "simulator": _simulator(env), **computes}
+    from embodied_rl.sim.warp.install import version as warp_version
+
+    stand_ins = describe_stand_ins(tasks.scenes)
+    return {
+        "embodied-rl": __version__,
+        "mujoco": mujoco.__version__,
+        "era": "+".join(dict.fromkeys(task.era for task in tasks.scenes)),
+        **({"simulator": f"mujoco-warp {warp_version()}"} if isinstance(env, WarpConfig) else {}),
+        "renderer": renderer,
+        "render_quality": pick_render_quality(env.render_quality, tasks.scenes),
+        "driver": driver(renderer),
+        **computes,
+        **({"assets": stand_ins} if stand_ins else {}),
+        "bundles": {task.name: task_digest(task) for task in tasks.scenes},
+    }
+
+
+def _simulator(env: EnvConfig) -> str:
+    """The package that steps the envs, with its version, and how its steps are paid and commanded."""
+    name = kind_of("env", env)
+    package = {"maniskill": "mani-skill"}.get(name, name)
+    options = [f"{option} {getattr(env, option)}" for option in ("step_reward", "control") if hasattr(env, option)]
+    found = "" if name == "custom" else f" {importlib.metadata.version(package)}"
+    return ", ".join([package + found, *options])
 
 
 def driver(renderer: str) -> str:

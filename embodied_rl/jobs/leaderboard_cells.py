@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
+from embodied_rl.config.env import resized
 from embodied_rl.evaluation.benchmark import summarise
 from embodied_rl.evaluation.results_log import EpisodeResultsLog, Finished
 from embodied_rl.jobs.eval_request import request_of
@@ -59,8 +60,8 @@ def run_cell(work: CellWork, say: Callable[[Any], None], check: Callable[[], Non
     set_torch_threads(max(1, cores // work.jobs))
     plan = make_plan(work.cell.benchmark, work.cell.command, Console(quiet=True))
     env = plan.command.env
-    threads = max(1, (env.num_threads or cores) // work.jobs)
-    command = dataclasses.replace(plan.command, env=dataclasses.replace(env, num_threads=threads))
+    threads = max(1, (env.threads or cores) // work.jobs)
+    command = dataclasses.replace(plan.command, env=resized(env, threads=threads))
     run_planned(dataclasses.replace(plan, command=command), work, say, check)
 
 

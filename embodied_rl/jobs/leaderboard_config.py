@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from embodied_rl.config.train import AUTO, EnvConfig, read_yaml
+from embodied_rl.config.env import AUTO, EnvConfig, MujocoConfig
+from embodied_rl.config.train import read_env, read_yaml
 from embodied_rl.errors import UserError
 from embodied_rl.jobs.eval_request import SUITES, BenchmarkCommand, suite_name
 from embodied_rl.policies.checkpoints.hub import is_repository
@@ -49,7 +50,7 @@ class LeaderboardOptions:
     """Failed episodes of each evaluation that are filmed, spread over the tasks; 0 films none."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the policies are."""
-    env: EnvConfig = field(default_factory=EnvConfig)
+    env: EnvConfig = field(default_factory=MujocoConfig)
 
     def __post_init__(self) -> None:
         if not self.suites or not self.seeds:
@@ -147,7 +148,7 @@ def read_leaderboard(path: Path) -> Leaderboard:
         raise UserError(f"{path}: 'checkpoints' must name at least one, as in 'checkpoints: {{start: shipped}}'.")
     env = data.pop("env", {})
     options = read_dataclass(LeaderboardOptions, data, where="leaderboard", source=str(path))
-    options = replace(options, env=read_dataclass(EnvConfig, env, where="env", source=str(path)))
+    options = replace(options, env=read_env(env, options.suites[0], str(path)))
     for suite in options.suites:
         benchmark_of(suite)
     if options.protocol != AUTO:

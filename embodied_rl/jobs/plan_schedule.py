@@ -6,10 +6,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from embodied_rl.config.env import scenes
 from embodied_rl.config.train import TrainConfig, dump_yaml
 from embodied_rl.factory.envs import pick_renderer
 from embodied_rl.factory.run_config import open_policy_of, resolve
-from embodied_rl.factory.tasks import load_tasks
+from embodied_rl.factory.suites import load
 from embodied_rl.jobs.train_setup import find_schedule
 from embodied_rl.telemetry.trace import draw_timeline
 
@@ -23,11 +24,10 @@ def plan_schedule(config: TrainConfig, chart: Path | None, write: Path | None) -
         write: file for the config with the schedule.
     """
     console = Console()
-    tasks = load_tasks(config.suite, config.tasks, config.env.scene_era)
-    env = config.env
-    config = resolve(config, pick_renderer(env.renderer, tasks, env.render_quality, env.simulator), tasks)
+    tasks = load(config.suite, config.tasks, config.env)
+    config = resolve(config, pick_renderer(scenes(config.env), tasks.scenes), tasks.scenes)
     policy, _ = open_policy_of(config)
-    tuning = find_schedule(config, tasks, policy, {task.name: list(task.train_states) for task in tasks}, console)
+    tuning = find_schedule(config, tasks, policy, console)
     if chart is not None:
         drawn = draw_timeline(tuning.best.trials[-1].spans, "one iteration of the schedule chosen")
         chart.write_text(drawn, encoding="utf-8")

@@ -23,6 +23,7 @@ from embodied_rl.scheduler.config import RayConfig
 from embodied_rl.scheduler.ray.cluster import Shared, shared_cluster
 from embodied_rl.training.observer import SilentObserver
 from embodied_rl.training.on_policy import RunOptions, TaskSplit, TrainOutcome, TrainSettings, train
+from embodied_rl.utils.machine import cpu_count
 from embodied_rl.utils.ranks import ProcessRank
 
 _Broadcast = tuple[dict[str, Any] | None, Path | None, TrainOutcome | None]
@@ -182,7 +183,6 @@ def settings_of(config: TrainConfig, reward_model: RewardModel = SIMULATOR_REWAR
     """What `train` takes of a resolved config, with this rank's share of the machine's threads."""
     place = ProcessRank.from_env()
     assert config.num_threads is not None
-    assert config.env.num_threads is not None
     return TrainSettings(
         algorithm=config.algorithm,
         learner=config.learner,
@@ -194,7 +194,7 @@ def settings_of(config: TrainConfig, reward_model: RewardModel = SIMULATOR_REWAR
         scheduler=config.scheduler,
         guard=config.guard,
         reward_model=reward_model,
-        workers=place.local_share(config.env.num_threads),
+        workers=place.local_share(config.env.threads or cpu_count()),
         threads=place.local_share(config.num_threads) if config.device == "cpu" else 1,
         perturb_share=config.perturbation[1] if config.perturb else 0.0,
         train_on_heldout=config.train_states == "heldout",

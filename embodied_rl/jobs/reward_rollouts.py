@@ -7,14 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from embodied_rl.config.train import EnvConfig
+from embodied_rl.config.suites import usual_env
 from embodied_rl.evaluation.benchmark import interleaved
-from embodied_rl.factory.backends import need_images
-from embodied_rl.factory.envs import pick_renderer
+from embodied_rl.factory.backends import check_observes
 from embodied_rl.factory.made_for import need_control_rate
 from embodied_rl.factory.policies import CheckpointOptions, open_policy, policy_folder
-from embodied_rl.factory.protocol_envs import open_envs
-from embodied_rl.factory.tasks import load_tasks
+from embodied_rl.factory.suites import load, open_tasks, view_of
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.policy import Policy
 from embodied_rl.rewards.base import Judge
@@ -34,15 +32,15 @@ def judge_rollouts(judge: Judge, options: CheckpointOptions, suite: str, episode
 
     The policy samples, as in training: greedy it would fail too rarely.
     """
-    tasks = load_tasks(suite, ())
+    config = usual_env(suite, _WORLDS)
+    tasks = load(suite, (), config)
     folder = policy_folder(options.checkpoint)
     policy = open_policy(options.checkpoint, pick_device("auto"), options.load_options(folder))
-    need_images(policy, options.checkpoint)
+    check_observes(policy, tasks.suite, options.checkpoint)
     need_control_rate(read_provenance(folder), CONTROL_HZ, options.checkpoint)
-    specs = interleaved(evaluation_specs({task.name: list(task.heldout_states) for task in tasks}, seed=0))[:episodes]
-    config = EnvConfig(num_envs=_WORLDS, renderer=pick_renderer("auto", tasks).name)
+    specs = interleaved(evaluation_specs(tasks.heldout_states, seed=0))[:episodes]
     judged: list[JudgedEpisode] = []
-    with open_envs(tasks, config, "native", policy) as env:
+    with open_tasks(tasks, config, view_of(policy)) as env:
         for first in range(0, len(specs), _WORLDS):
             judged += _judge_some(judge, env, policy, specs[first : first + _WORLDS])
     return judged

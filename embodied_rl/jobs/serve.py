@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embodied_rl.errors import UserError
-from embodied_rl.factory.backends import describe_state_policy
 from embodied_rl.factory.policies import CheckpointOptions, describe_policy, open_policy, policy_folder
 from embodied_rl.policies.checkpoints.folder import read_json, read_provenance
 from embodied_rl.policies.preprocessing.images import image_pipeline
@@ -181,7 +180,7 @@ def spec_of(policy: Any) -> PolicySpec:
 def describe(policy: Any, checkpoint: str) -> dict[str, Any]:
     """The policy and its weights in words."""
     if policy.architecture == "mlp":
-        return describe_state_policy(policy, checkpoint, seed=0) | {"unnorm key": None}
+        return describe_policy(policy, checkpoint) | {"unnorm key": None}
     return describe_policy(policy, checkpoint)
 
 

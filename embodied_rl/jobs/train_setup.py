@@ -6,8 +6,8 @@ import dataclasses
 import platform
 import shlex
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,46 +17,30 @@ import torch
 from rich.console import Console
 
 from embodied_rl.autotune.tune import Tuning, further_devices, tune
+from embodied_rl.config.env import CustomEnvConfig, EnvConfig, as_simulator, scenes
 from embodied_rl.config.policies import MLPConfig
-from embodied_rl.config.train import EnvConfig, OwnPolicyConfig, TrainConfig, kind_of, to_dict
-from embodied_rl.config.training_episodes import describe_perturb, refuse_changes
+from embodied_rl.config.suites import SUITES
+from embodied_rl.config.train import OwnPolicyConfig, TrainConfig, kind_of
+from embodied_rl.config.training_episodes import check_changes, describe_perturb
 from embodied_rl.errors import UserError
-from embodied_rl.evaluation.overlap import TRAINED_STATES, join_states, overlap, trained_states
-from embodied_rl.factory.backends import SUITES as STATE_SUITES
-from embodied_rl.factory.backends import (
-    checked_suite,
-    describe_state_env,
-    describe_state_policy,
-    open_state_policy,
-    open_suite,
-    repeats,
-)
-from embodied_rl.factory.envs import describe_env_processes, pick_renderer
+from embodied_rl.evaluation.overlap import join_states, overlap
+from embodied_rl.factory.backends import repeats
+from embodied_rl.factory.envs import describe_env, describe_env_processes, pick_renderer
 from embodied_rl.factory.made_for import need_control_rate
-from embodied_rl.factory.own import (
-    ENVS,
-    TaskEnv,
-    describe_own,
-    load_own,
-    open_own_env,
-    open_own_policy,
-    own_class,
-    refuse_reward,
-    save_own,
-)
-from embodied_rl.factory.policies import describe_policy, load_policy, policy_folder, save_policy
-from embodied_rl.factory.premises import describe_left_out, judge, require_train_states
-from embodied_rl.factory.protocol_envs import open_envs, training_episodes
-from embodied_rl.factory.run_config import envs_of_rank, open_policy_of, resolve, with_step_discount
-from embodied_rl.factory.tasks import LIBERO_SUITES, bundles_digest, describe_era, describe_stand_ins, load_tasks
+from embodied_rl.factory.own import ENVS, TaskEnv, refuse_reward
+from embodied_rl.factory.premises import describe_left_out, require_train_states
+from embodied_rl.factory.protocol_envs import training_episodes
+from embodied_rl.factory.run_config import envs_of_rank, resolve, with_step_discount
+from embodied_rl.factory.suites import Tasks, View, load, open_tasks, opened_by_user, view_of
+from embodied_rl.factory.tasks import LIBERO_SUITES, bundles_digest, describe_era, describe_stand_ins
 from embodied_rl.jobs.run_folder import check_bundles
+from embodied_rl.jobs.train_policy import RunPolicy, check_policy, loaded, new, passed
 from embodied_rl.learner.types import TrainablePolicy
-from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.rewards.base import SIMULATOR_REWARD, RewardModel
 from embodied_rl.rollout.sampler import TaskStates, evaluation_specs
 from embodied_rl.scheduler.config import PipelinedConfig, RayConfig
 from embodied_rl.scheduler.pipeline.replica import acting_device
-from embodied_rl.sim.mujoco.vec_env import CONTROL_HZ
+from embodied_rl.sim.libero.protocol import protocol
 from embodied_rl.training.on_policy import PolicyFiles
 from embodied_rl.utils.machine import cpu_count, cpu_name
 from embodied_rl.utils.ranks import ProcessRank
@@ -66,8 +50,8 @@ from embodied_rl.vec_env import VecEnv
 from embodied_rl.version import __version__
 
 if TYPE_CHECKING:
-    from embodied_rl.factory.policies import AnyPolicy, KnownPolicy
-    from embodied_rl.factory.tasks import SuiteTask
+    from embodied_rl.factory.policies import AnyPolicy
+    from embodied_rl.sim.render import Choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +111,9 @@ def load_command(config: TrainConfig) -> str:
     """How a run's policy is used afterwards."""
     if isinstance(config.policy, OwnPolicyConfig):
         return f"embodied_rl.load_policy({config.output!r}, into=...)"
-    named = [config.suite, "--tasks", *config.tasks] if config.suite in STATE_SUITES else []
-    fast = config.suite in LIBERO_SUITES and config.env.render_quality == "fast"
+    suite = SUITES.get(config.suite)
+    named = [config.suite, "--tasks", *config.tasks] if suite is not None and suite.example else []
+    fast = config.suite in LIBERO_SUITES and getattr(config.env, "render_quality", "") == "fast"
     quality = ["--env.render-quality", "fast"] if fast else []
     return shlex.join(["embodied-rl", "eval", *named, "--checkpoint", config.output, *quality])
 
@@ -140,63 +125,72 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
     Raises:
         UserError: Something that the config names is not there, or does not go with what is given.
     """
-    if given.env is not None:
-        refuse_reward(config.env, "the simulator that was passed")
-        worlds = EnvConfig(num_envs=given.env.num_envs, num_threads=config.env.num_threads)
-        config = dataclasses.replace(config, suite=given.env.info.suite, tasks=(), env=worlds)
-        yield _own_run(config, given, given.env, resume)
-        return
-    config = with_step_discount(config, resumed=resume is not None)
-    if given.policy is None and (config.suite in STATE_SUITES or isinstance(config.policy, MLPConfig)):
-        with closing(open_suite(checked_suite(config), config.tasks, envs_of_rank(config.env))) as env:
-            yield _state_run(config, env, resume)
-        return
-    if given.policy is not None or isinstance(config.policy, OwnPolicyConfig) or config.suite in ENVS:
-        with closing(open_own_env(dataclasses.replace(config, env=envs_of_rank(config.env)))) as env:
-            yield _own_run(config, given, env, resume)
-        return
-    tasks = load_tasks(config.suite, config.tasks, config.env.scene_era)
+    config, tasks = _tasks(config, given, resumed=resume is not None)
+    if given.policy is None:
+        _check_reads(config, tasks)
+        made = None
+    else:
+        config, made = passed(config, given.policy, resumed=resume is not None)
+    if not tasks.scenes or isinstance(config.policy, OwnPolicyConfig):
+        _refuse_copies(config)
+    check_changes(config.perturb, config.env)
     if resume is not None:
-        check_bundles(config, bundles_digest(tasks))
-    renderer = pick_renderer(config.env.renderer, tasks, config.env.render_quality, config.env.simulator)
-    if resume is not None:  # config.yaml names what was chosen, asked for or not
-        renderer = dataclasses.replace(renderer, reason=renderer.reason.replace("asked for", "as the run began", 1))
-    config = resolve(config, renderer, tasks)
+        check_bundles(config, bundles_digest(tasks.scenes))
+    renderer = _renderer(config.env, tasks, resumed=resume is not None)
+    config = resolve(config, renderer, tasks.scenes)
     _use_threads(config)
-    policy, checkpoint = open_policy_of(config, resume)
-    provenance = read_provenance(policy_folder(checkpoint))
-    need_control_rate(provenance, CONTROL_HZ, checkpoint)
-    tasks, _ = judge(tasks, console)
+    made = made or loaded(config, resume)
+    tasks, _ = tasks.judged(console)
     if config.train_states == "train":
-        require_train_states(tasks)
-    states = _states(
-        config,
-        {task.name: list(task.train_states) for task in tasks},
-        {task.name: list(task.heldout_states) for task in tasks},
-        trained_states(provenance),
-    )
-    if isinstance(config.scheduler, PipelinedConfig):
-        acting_device(config.scheduler.act_device, policy)  # refused before anything is written
-    if config.autotune:
-        config = find_schedule(config, tasks, policy, states.train, console).config
-    changes, worlds = training_episodes(config), envs_of_rank(config.env)
-    with open_envs(tasks, worlds, config.protocol, policy, changes) as env:
-        about = _about_env(env, config, f" ({renderer.reason}), {config.env.render_quality} frames")
-        about["era"] = describe_era(tasks, provenance.get("era"))
-        about |= describe_left_out(tasks)
-        about |= {"bundles": digest} if (digest := bundles_digest(tasks)) else {}
-        if stand_ins := describe_stand_ins(tasks):
-            about = {"assets": stand_ins} | about
-        yield RunSetup(
-            config,
-            env,
-            policy,
-            _policy_files(policy, config, states),
-            states,
-            about | describe_policy(policy, checkpoint),
-            given,
-            tuple(task.instruction for task in tasks),
+        require_train_states(tasks.scenes)
+    if made is not None and isinstance(config.scheduler, PipelinedConfig):
+        acting_device(config.scheduler.act_device, made.policy)  # refused before anything is written
+    if config.autotune and made is not None:
+        config = find_schedule(config, tasks, made.policy, console).config
+    with open_tasks(tasks, envs_of_rank(config.env), _view(config, made)) as env:
+        if made is None:
+            made = new(config, env.info)
+            if made.device != config.device:
+                config = resolve(dataclasses.replace(config, device=made.device), renderer, tasks.scenes)
+        need_control_rate(made.provenance, env.info.control_hz, made.checkpoint)
+        check_policy(made, env.info)
+        train = env.heldout_states if config.train_states == "heldout" else env.train_states
+        states = RunStates(train, env.heldout_states, join_states(made.trained, train))
+        about = _about_env(env, config, tasks, renderer) | made.about
+        if tasks.scenes:
+            about |= {"era": describe_era(tasks.scenes, made.provenance.get("era"))}
+        files = made.files(config, states.known)
+        shown = env if given.env is None else given.env
+        yield RunSetup(config, shown, made.policy, files, states, about, given, tasks.instructions)
+
+
+def _tasks(config: TrainConfig, given: Given, *, resumed: bool) -> tuple[TrainConfig, Tasks]:
+    """The tasks that the config names or that are given, and the config with the options of their simulator."""
+    if given.env is not None or config.suite in ENVS:
+        refuse_reward(config.env, f"suite '{config.suite}'" if given.env is None else "the simulator that was passed")
+        config = dataclasses.replace(config, env=as_simulator(config.env, "custom"))
+    if given.env is not None:
+        config = dataclasses.replace(
+            config, suite=given.env.info.suite, tasks=(), env=CustomEnvConfig(num_envs=given.env.num_envs)
         )
+        return config, opened_by_user(given.env)
+    config = with_step_discount(config, resumed=resumed)
+    return config, load(config.suite, config.tasks, config.env)
+
+
+def _renderer(env: EnvConfig, tasks: Tasks, *, resumed: bool) -> Choice | None:
+    """What draws scenes, and why; None where the simulator draws as it likes."""
+    if not tasks.scenes:
+        return None
+    found = pick_renderer(scenes(env), tasks.scenes)
+    # config.yaml names what was chosen, asked for or not
+    why = found.reason.replace("asked for", "as the run began", 1) if resumed else found.reason
+    return dataclasses.replace(found, reason=why)
+
+
+def _view(config: TrainConfig, made: RunPolicy | None) -> View:
+    options: Any = {"protocol": protocol(config.protocol), "training": training_episodes(config)}
+    return View(**options) if made is None or made.own else view_of(made.policy, **options)
 
 
 def run_info(setup: RunSetup, command: str) -> dict[str, Any]:
@@ -233,48 +227,24 @@ def run_info(setup: RunSetup, command: str) -> dict[str, Any]:
     }
 
 
-def _own_run(config: TrainConfig, given: Given, env: TaskEnv, resume: Path | None) -> RunSetup:
-    """A run with a simulator or a policy of one's own, which is opened once, in this process."""
-    _refuse_copies(config, "your own")
-    refuse_changes(config.perturb, "a simulator or policy of your own")
-    if given.policy is None and not isinstance(config.policy, OwnPolicyConfig):
-        config = resolve(config, None, ())
-        _use_threads(config)
-        policy, checkpoint = open_policy_of(config, resume)
-        provenance = read_provenance(policy_folder(checkpoint))
-        need_control_rate(provenance, env.info.control_hz, checkpoint)
-        states = _states(config, env.train_states, env.heldout_states, trained_states(provenance))
-        files, about = _policy_files(policy, config, states), describe_policy(policy, checkpoint)
-        return RunSetup(config, env, policy, files, states, _about_env(env, config) | about, given)
-    policy = open_own_policy(config, env.info) if given.policy is None else given.policy
-    named = config.policy if given.policy is None else OwnPolicyConfig(class_name=own_class(policy))
-    if resume is not None and config.policy != named:
-        raise UserError(f"{config.output} was not begun with a {own_class(policy)}: pass a policy of its class.")
-    device = next(parameter for _, parameter in policy.named_parameters()).device.type
-    config = resolve(dataclasses.replace(config, policy=named, device=device), None, ())
-    _use_threads(config)
-    states = _states(config, env.train_states, env.heldout_states, {})
-    provenance = _provenance(config, states)
-    files = PolicyFiles(lambda folder: save_own(policy, folder, provenance), lambda folder: load_own(policy, folder))
-    return RunSetup(config, env, policy, files, states, _about_env(env, config) | describe_own(policy), given)
+def _check_reads(config: TrainConfig, tasks: Tasks) -> None:
+    """UserError where the config's policy reads a state and the suite shows images, or the other way round."""
+    if isinstance(config.policy, OwnPolicyConfig) or tasks.make is not None:
+        return
+    kind, suite, reads_state = kind_of("policy", config.policy), tasks.suite, isinstance(config.policy, MLPConfig)
+    if reads_state and suite.observes == "images":
+        raise UserError(f"policy {kind} reads a state, and suite '{suite.name}' shows images: name another policy.")
+    if not reads_state and suite.observes == "state":
+        raise UserError(f"policy {kind} reads images, and suite '{suite.name}' has a state: train it with mlp.")
 
 
-def _state_run(config: TrainConfig, env: TaskEnv, resume: Path | None) -> RunSetup:
-    """A run of a suite of `factory.backends`, with the state policy."""
-    _refuse_copies(config, f"suite '{config.suite}'")
-    config = resolve(config, None, ())
-    _use_threads(config)
-    policy, checkpoint = open_state_policy(config, env.info, resume)
-    earlier = trained_states(read_provenance(policy_folder(checkpoint))) if checkpoint else {}
-    states = _states(config, env.train_states, env.heldout_states, earlier)
-    about = describe_state_env(env.info, config.env) | describe_state_policy(policy, checkpoint, config.seed)
-    return RunSetup(config, env, policy, _policy_files(policy, config, states), states, about, Given())
-
-
-def _refuse_copies(config: TrainConfig, what_runs: str) -> None:
+def _refuse_copies(config: TrainConfig) -> None:
     for asked, what in ((isinstance(config.scheduler, RayConfig), "scheduler ray"), (config.autotune, "autotune")):
         if asked:
-            raise UserError(f"{what} opens simulator and policy more than once: it does not go with {what_runs}.")
+            raise UserError(
+                f"{what} opens simulator and policy more than once: it does not go with suite '{config.suite}' and "
+                f"policy {kind_of('policy', config.policy)}."
+            )
 
 
 def _use_threads(config: TrainConfig) -> None:
@@ -282,57 +252,30 @@ def _use_threads(config: TrainConfig) -> None:
     set_torch_threads(ProcessRank.from_env().local_share(config.num_threads))
 
 
-def _states(
-    config: TrainConfig, train: TaskStates, heldout: TaskStates, earlier: dict[str, list[int]] | None
-) -> RunStates:
-    train = heldout if config.train_states == "heldout" else train
-    return RunStates(train, heldout, join_states(earlier, train))
-
-
-def _about_env(env: VecEnv, config: TrainConfig, drawn: str = "") -> dict[str, Any]:
+def _about_env(env: VecEnv, config: TrainConfig, tasks: Tasks, renderer: Choice | None) -> dict[str, Any]:
+    """What a run stamps about its simulator and its tasks."""
     info, (height, width) = env.info, env.info.image_shape
-    return {
+    drawn = "" if renderer is None else f" ({renderer.reason}), {scenes(config.env).render_quality} frames"
+    about: dict[str, Any] = {
         "simulator": f"{info.simulator}, {counted(config.env.num_envs, 'world')}, {describe_env_processes(config.env)}",
         "renderer": f"{info.renderer}{drawn}, {counted(len(info.cameras), 'camera')} of {height}x{width}",
     }
+    if tasks.suite.observes == "state" and info.state_dim + info.proprio_dim:
+        about |= describe_env(info)
+    about |= describe_left_out(tasks.scenes)
+    about |= {"bundles": digest} if (digest := bundles_digest(tasks.scenes)) else {}
+    return {"assets": stand_ins} | about if (stand_ins := describe_stand_ins(tasks.scenes)) else about
 
 
-def find_schedule(
-    config: TrainConfig, tasks: Sequence[SuiteTask], policy: AnyPolicy, train_states: TaskStates, console: Console
-) -> Tuning:
+def find_schedule(config: TrainConfig, tasks: Tasks, policy: AnyPolicy, console: Console) -> Tuning:
     """Try schedules for `config`, which is resolved, and print what came out."""
+    view = view_of(policy, protocol=protocol(config.protocol))
 
     def open_env(env: EnvConfig) -> AbstractContextManager[VecEnv]:
-        return open_envs(tasks, env, config.protocol, policy)
+        return open_tasks(tasks, env, view)
 
+    train_states = tasks.heldout_states if config.train_states == "heldout" else tasks.train_states
     tuning = tune(config, open_env, policy, train_states, console, further_devices(config))
     console.print(tuning.table())
     console.print(f"  autotune      {tuning.describe()}", soft_wrap=True, markup=False, highlight=False)
     return tuning
-
-
-def _policy_files(policy: KnownPolicy, config: TrainConfig, states: RunStates) -> PolicyFiles:
-    provenance = _provenance(config, states)
-
-    def load(folder: Path) -> None:
-        policy.model.load_state_dict(load_policy(folder).model.state_dict())
-
-    return PolicyFiles(lambda folder: save_policy(policy, folder, provenance), load)
-
-
-def _provenance(config: TrainConfig, states: RunStates) -> dict[str, Any]:
-    """What a checkpoint says about how it was trained, and of the demonstrations before."""
-    begun = getattr(config.policy, "checkpoint", None)
-    views = read_provenance(policy_folder(begun)).get("views") if begun else None
-    return {
-        "command": "embodied-rl train",
-        "version": __version__,
-        "seed": config.seed,
-        "suite": config.suite,
-        "simulator": config.env.simulator,
-        "renderer": config.env.renderer,
-        "era": config.env.era,
-        "config": to_dict(config),
-        **({} if states.known is None else {TRAINED_STATES: states.known}),
-        **({} if views is None else {"views": views}),
-    }

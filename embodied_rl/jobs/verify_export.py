@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from embodied_rl.config.train import EnvConfig
+from embodied_rl.config.suites import usual_env
 from embodied_rl.errors import UserError
 from embodied_rl.factory.policies import PublishedOptions, load_policy
 from embodied_rl.rng import DecisionRng, philox
@@ -84,18 +84,16 @@ def observations(policy: AnyPolicy, suite: str) -> Observation:
 
 
 def _recorded(policy: AnyPolicy, suite: str) -> Observation:
-    from embodied_rl.factory.envs import open_env, pick_renderer
-    from embodied_rl.factory.tasks import load_tasks
+    from embodied_rl.factory.suites import load, open_tasks, view_of
     from embodied_rl.jobs.efficient_inference import first_observations
     from embodied_rl.rollout.sampler import evaluation_specs
 
-    tasks, config = load_tasks(suite), policy.config
-    specs = evaluation_specs({task.name: list(task.heldout_states)[:ROWS] for task in tasks}, 0)
-    env = EnvConfig(num_envs=1)
-    env = replace(env, renderer=pick_renderer(env.renderer, tasks).name)
+    env = usual_env(suite, 1)
+    tasks = load(suite, (), env)
+    specs = evaluation_specs({name: list(rows)[:ROWS] for name, rows in tasks.heldout_states.items()}, 0)
 
     def open_envs() -> AbstractContextManager[VecEnv]:
-        return open_env(tasks, env, config.image_size, cameras=config.num_cameras, device=policy.device.type)
+        return open_tasks(tasks, env, view_of(policy))
 
     rows = first_observations(open_envs, specs)[:ROWS]
     return concatenate(rows)

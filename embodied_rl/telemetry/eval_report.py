@@ -9,7 +9,7 @@ from typing import Any
 
 from embodied_rl.evaluation.benchmark import BenchmarkReport, Tally
 from embodied_rl.telemetry.pages import write_page
-from embodied_rl.telemetry.tables import interval_words
+from embodied_rl.telemetry.tables import figure, interval_words, what_counts
 from embodied_rl.types import EpisodeSpec
 
 
@@ -56,14 +56,16 @@ def rows_of(report: BenchmarkReport) -> list[tuple[str, Tally]]:
 def write_eval_page(path: Path, content: EvalPage) -> None:
     """Write the page; one that is there is replaced whole."""
     once = content.report.overall.once
+    measured = f"Success in {once.successes} of" if once.has_success else "Mean return of"
+    measured += f" {once.episodes}"
     write_page(
         path,
         "evaluation.html",
         title=content.title,
         page=content,
-        large=f"{once.rate:.1%}",
-        small=f"Success in {once.successes} of {once.episodes} episodes, 95 % interval {interval_words(once)}; "
-        f"{once.mean_steps:.0f} steps an episode.",
+        large=figure(once),
+        small=f"{measured} episodes, 95 % interval {interval_words(once)}; {once.mean_steps:.0f} steps an episode.",
+        counts=what_counts(once),
         rows=rows_of(content.report),
         failing=_failing(content),
     )

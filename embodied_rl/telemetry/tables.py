@@ -56,6 +56,11 @@ def figure(score: Score) -> str:
     return f"{score.rate:.1%}" if score.has_success else f"{score.mean_return:.1f}"
 
 
+def what_counts(score: Score) -> str:
+    """Heading of what `figure` gives."""
+    return "success once" if score.has_success else "mean return"
+
+
 def change(before: Score, after: Score) -> str:
     """'success 62.0% -> 96.0%', or 'mean return -1203.4 -> -153.2 (+1050.2)'."""
     words = f"{figure(before)} -> {figure(after)}"

@@ -26,12 +26,12 @@ def one_thread() -> None:
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """`train` and `eval` run on a stand-in for the simulator."""
-    import embodied_rl.factory.protocol_envs  # noqa: F401 (or its first import would keep the stand-in)
+    import embodied_rl.factory.suites  # noqa: F401 (or its first import would keep the stand-in)
     from tests.embodied_rl.stand_in import open_stand_in
 
     # this one first: it is imported now, and must find the real function to be put back afterwards
     monkeypatch.setattr("embodied_rl.factory.protocol_envs.open_env", open_stand_in)
-    monkeypatch.setattr("embodied_rl.factory.envs.open_env", open_stand_in)
+    monkeypatch.setattr("embodied_rl.factory.suites.open_env", open_stand_in)
 
 
 @pytest.fixture(scope="session")

@@ -79,9 +79,10 @@ def open_stand_in(
     cameras: int,
     stop_at_success: bool = True,
     device: str,
+    state: bool = False,
     training: Any = None,
 ) -> contextlib.closing[StandIn]:
-    """Takes the place of `embodied_rl.factory.envs.open_env`."""
+    """Takes the place of `embodied_rl.factory.suites.open_env`."""
     return contextlib.closing(StandIn(config.num_envs, image_size, cameras))
 
 

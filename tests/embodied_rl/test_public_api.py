@@ -160,12 +160,12 @@ def test_a_resume_with_another_class_or_by_the_command_line_says_what_to_do(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"simulator": "Warp"}, "choose native, warp"),
-        ({"reward": "dense", "state": True, "cameras": 0}, "choose sparse, staged, shaped"),
+        ({"simulator": "Warp"}, "runs in mujoco or warp"),
+        ({"reward": "dense", "state": True, "cameras": 0}, "one of sparse, staged, shaped"),
         ({"device": "gpu"}, "choose auto, cpu or cuda"),
         ({"suite": "gymnasium", "tasks": ["CartPole-v1"], "image_size": 128}, "do not apply to 'gymnasium'"),
-        ({"suite": "gymnasium", "tasks": ["CartPole-v1"], "num_threads": 2}, "num-threads does not apply to gymnasium"),
-        ({"simulator": "warp", "num_threads": 2}, "num-threads: MuJoCo Warp holds all worlds in one batch"),
+        ({"suite": "gymnasium", "tasks": ["CartPole-v1"], "num_threads": 2}, "num_threads' does not apply to gymn"),
+        ({"simulator": "warp", "num_threads": 2}, "num_threads' does not apply to warp"),
     ],
 )
 def test_a_value_that_is_none_of_the_choices_is_refused(options: dict[str, Any], message: str) -> None:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
 from embodied_rl.autotune.trials import CLEARLY, FINALISTS, ROUNDS, Round, Trial, halve, num_trials, run_trial
-from embodied_rl.config.train import EnvConfig, TrainConfig
+from embodied_rl.config.env import MujocoConfig
+from embodied_rl.config.train import TrainConfig
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
 from embodied_rl.rollout.config import RolloutConfig
@@ -25,7 +26,7 @@ from tests.toy import TASKS, ToyEnv, ToyPolicy
 CONFIG = TrainConfig(
     algorithm=GRPOConfig(group_size=4, success_rate_range=None),
     rollout=RolloutConfig(episodes_per_iteration=16),
-    env=EnvConfig(num_envs=8, num_threads=1),
+    env=MujocoConfig(num_envs=8, num_threads=1),
     device="cpu",
     learner=LearnerConfig(minibatch_size=None, minibatch_groups=2, microbatch_size=32),
     num_threads=1,

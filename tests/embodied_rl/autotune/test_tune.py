@@ -16,7 +16,8 @@ from embodied_rl.autotune import tune as tune_module
 from embodied_rl.autotune.trials import Round, Trial
 from embodied_rl.autotune.tune import candidates, fill_in, tune
 from embodied_rl.cli import main
-from embodied_rl.config.train import EnvConfig, TrainConfig, load_yaml
+from embodied_rl.config.env import EnvConfig, MujocoConfig
+from embodied_rl.config.train import TrainConfig, load_yaml
 from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.rollout.config import RolloutConfig
@@ -35,7 +36,7 @@ ROWS = replace(CONFIG, learner=LearnerConfig(minibatch_size=48, microbatch_size=
 def test_six_to_twelve_valid_candidates_as_on_policy_as_the_run(
     num_envs: int, scheduler: SerialConfig | PipelinedConfig
 ) -> None:
-    config = replace(ROWS, env=EnvConfig(num_envs=num_envs, processes=num_envs), scheduler=scheduler)
+    config = replace(ROWS, env=MujocoConfig(num_envs=num_envs, processes=num_envs), scheduler=scheduler)
     for others in ((), ("cuda:1", "cuda:2")):
         found = candidates(config, 16.0, others)
         assert 6 <= len(set(found)) == len(found) <= 12
@@ -73,7 +74,7 @@ def test_a_choice_fills_in_the_config() -> None:
     assert fill_in(ROWS, SerialConfig(), 16, 64, 24).learner.minibatch_size == 48
     assert fill_in(CONFIG, stream, 16, 64, 24).learner.minibatch_groups == 2
     watched = replace(ROWS, env=replace(ROWS.env, num_envs=64, processes=64))
-    assert fill_in(watched, stream, 16, 64, 24).env.processes == 16
+    assert fill_in(watched, stream, 16, 64, 24).env.watched == 16
 
 
 class ReplacingEnv(ToyEnv):

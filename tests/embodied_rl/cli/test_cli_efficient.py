@@ -46,7 +46,7 @@ def _open(*_: Any, **__: Any) -> contextlib.closing[World]:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> type[World]:
     monkeypatch.setattr("embodied_rl.factory.protocol_envs.open_env", _open)
-    monkeypatch.setattr("embodied_rl.factory.envs.open_env", _open)
+    monkeypatch.setattr("embodied_rl.factory.suites.open_env", _open)
     World.started = []
     return World
 

@@ -243,14 +243,10 @@ def test_a_perturbed_evaluation_in_the_real_simulator(tmp_path: Path) -> None:
         ("eval tabletop_goal --suite goal", "tabletop_goal is a suite already: leave --suite out."),
         ("eval tabletop_goal --task no_such", "suite 'tabletop_goal' has no task 'no_such'."),
         ("eval tabletop --env.randomize-color 5 --output e", "--env.randomize-color is a share in [0, 1), got 5."),
-        (
-            "eval metaworld --checkpoint . --videos 1",
-            "--videos does not apply to eval metaworld, which keeps no folder",
-        ),
-        (
-            "eval gymnasium --checkpoint . --output=e",
-            "--output does not apply to eval gymnasium, which keeps no folder",
-        ),
+        ("eval metaworld --videos 1", "eval metaworld needs a policy: --checkpoint DIR"),
+        ("eval gymnasium --suite goal --checkpoint .", "gymnasium is a suite already: leave --suite out"),
+        ("eval gymnasium --task Pendulum-v1 --perturb light --checkpoint .", "--perturb does not apply to suite 'gymn"),
+        ("eval gymnasium --task Pendulum-v1 --checkpoint shipped", "eval gymnasium needs a policy: --checkpoint DIR"),
         ("eval --resume", "--resume takes a folder"),
         ("eval --resume /x --seed 1", "--resume takes a folder and nothing else"),
         ("eval --resume /no/such/folder", "is not the folder of an evaluation"),

@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from embodied_rl.cli import main
-from embodied_rl.config.train import EnvConfig
+from embodied_rl.config.env import MujocoConfig, scenes
 from embodied_rl.factory.protocol_envs import open_protocol_env
 from embodied_rl.jobs.explain_config import factors, read_side, with_factor
 from embodied_rl.sim.libero.protocol import protocol
@@ -63,7 +63,7 @@ def test_every_difference_is_one_factor_and_changes_that_alone(tmp_path: Path) -
         assert all(factor.words())
         moved = [
             changed.command.mode != command.mode,
-            changed.command.env.renderer != command.env.renderer,
+            scenes(changed.command.env).renderer != scenes(command.env).renderer,
             (chosen.images, chosen.render_size) != (protocol.images, protocol.render_size),
             chosen.settle_steps != protocol.settle_steps,
             chosen.horizons != protocol.horizons,
@@ -88,7 +88,7 @@ def test_pictures_are_mirrored_where_a_protocol_mirrors_them_at_the_policys_size
     seen = []
     for name in ("native", "lerobot"):
         chosen = replace(protocol(name), settle_steps=0)
-        with open_protocol_env([], EnvConfig(num_envs=1, num_threads=1), chosen, 32, 2) as env:
+        with open_protocol_env([], MujocoConfig(num_envs=1, num_threads=1), chosen, 32, 2) as env:
             env.reset([0], [spec])
             obs = env.new_observation(1)
             env.observe([0], obs)

@@ -16,7 +16,10 @@ from embodied_rl.cli import main
 from embodied_rl.cli.doctor_libero import _summary
 from embodied_rl.cli.select import select
 from embodied_rl.config.collect import CollectCommand
+from embodied_rl.config.env import MujocoConfig, scenes
+from embodied_rl.config.suites import suite_named
 from embodied_rl.errors import UserError
+from embodied_rl.factory.suites import of_scenes
 from embodied_rl.factory.tasks import load_tasks
 from embodied_rl.jobs.collect import _settings
 from embodied_rl.jobs.doctor_libero import Row, asked_suites
@@ -113,7 +116,7 @@ def test_training_runs_the_protocol_and_never_the_evaluated_states(
 def test_the_command_that_a_run_ends_with_evaluates_as_it_trained(installed: Path) -> None:
     config = select(["libero"]).config
     assert config is not None
-    assert config.env.render_quality == "fast"
+    assert scenes(config.env).render_quality == "fast"
     assert load_command(replace(config, output="runs/a")) == (
         "embodied-rl eval --checkpoint runs/a --env.render-quality fast"
     )
@@ -129,7 +132,8 @@ def test_demonstrations_say_which_bundles_and_stand_ins_they_show(
     info: Any = SimpleNamespace(cameras=(), simulator="native", renderer="raster")
     settings = _settings(command, tasks, info)
     assert settings["assets"] == "APPROXIMATE: 1 official file is a stand-in"
-    assert fingerprint(tasks, "native", "raster", "exact", "cpu", "", {})["assets"] == settings["assets"]
+    evaluated = of_scenes(suite_named("libero_goal"), tasks)
+    assert fingerprint(evaluated, MujocoConfig(), "raster", "cpu", "", {})["assets"] == settings["assets"]
     again = _settings(command, [replace(tasks[0], fingerprint="0"), *tasks[1:]], info)
     assert again["bundles"] != settings["bundles"]
 

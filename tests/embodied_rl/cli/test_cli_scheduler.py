@@ -17,7 +17,8 @@ from safetensors.torch import load_file
 
 from embodied_rl.autotune import trials, tune
 from embodied_rl.cli import main
-from embodied_rl.config.train import EnvConfig, TrainConfig, load_yaml
+from embodied_rl.config.env import MujocoConfig
+from embodied_rl.config.train import TrainConfig, load_yaml
 from embodied_rl.factory import run_config
 from embodied_rl.factory.tasks import load_tasks
 from embodied_rl.scheduler.config import PipelinedConfig, SerialConfig
@@ -65,7 +66,7 @@ def test_a_pipelined_run_shows_its_timeline(
         ({"scheduler": SerialConfig()}, (6, 6, None)),
         ({"scheduler": PipelinedConfig()}, (6, 6, 1)),
         ({"scheduler": PipelinedConfig(act_device="cuda")}, (6, 6, 2)),
-        ({"scheduler": PipelinedConfig(act_device="cuda"), "env": EnvConfig(num_envs=1, num_threads=5)}, (6, 5, 1)),
+        ({"scheduler": PipelinedConfig(act_device="cuda"), "env": MujocoConfig(num_envs=1, num_threads=5)}, (6, 5, 1)),
         ({"scheduler": PipelinedConfig(env_groups=7), "num_threads": 1}, (1, 6, 7)),
     ],
 )
@@ -77,7 +78,7 @@ def test_threads_and_stages_that_were_left_open_are_filled_in(
     tasks = load_tasks("tabletop_spatial", ())
     found = run_config.resolve(TrainConfig(device="cpu", **options), Choice("raycast", "asked for"), tasks)
     stages = found.scheduler.env_groups if isinstance(found.scheduler, PipelinedConfig) else None
-    assert (found.num_threads, found.env.num_threads, stages) == expected
+    assert (found.num_threads, found.env.threads, stages) == expected
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -174,13 +175,14 @@ def test_a_worker_elsewhere_opens_the_run_s_worlds_and_policy(checkpoint: Path, 
 
 
 def test_worlds_of_a_protocol_stay_open_elsewhere() -> None:
-    from embodied_rl.config.train import EnvConfig, TrainConfig, to_dict
+    from embodied_rl.config.env import MujocoConfig
+    from embodied_rl.config.train import TrainConfig, to_dict
     from embodied_rl.factory.remote import RemoteWorkerFactory
     from embodied_rl.scheduler.config import RayConfig
     from embodied_rl.sim import tabletop
     from embodied_rl.types import EpisodeSpec
 
-    config = TrainConfig(protocol="openvla", scheduler=RayConfig(), env=EnvConfig(num_envs=1, renderer="raycast"))
+    config = TrainConfig(protocol="openvla", scheduler=RayConfig(), env=MujocoConfig(num_envs=1, renderer="raycast"))
     worlds, _ = RemoteWorkerFactory(to_dict(config))()
     gc.collect()
     worlds.reset([0], [EpisodeSpec(0, tabletop.load_suite(config.suite)[0].name, 0, 0)])

@@ -137,7 +137,7 @@ def finished(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     run = tmp_path_factory.mktemp("finished") / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("embodied_rl.factory.protocol_envs.open_env", open_stand_in)
-        patch.setattr("embodied_rl.factory.envs.open_env", open_stand_in)
+        patch.setattr("embodied_rl.factory.suites.open_env", open_stand_in)
         patch.chdir(checkpoint.parent)
         assert main(words(Path(checkpoint.name), run, "--videos", "0")) == 0
     return run
@@ -329,7 +329,7 @@ def test_eval_of_a_run_writes_what_it_shows(
     assert overall["episodes"] == 3 * len(found["tasks"]) == len(found["episodes"])
     assert found["overall"]["at_end"] is None
     assert "success at end" not in said
-    assert found["worlds"] == f"native physics, 4 worlds, {len(os.sched_getaffinity(0))} threads"
+    assert found["worlds"] == f"mujoco physics, 4 worlds, {len(os.sched_getaffinity(0))} threads"
     assert found["command"].startswith("embodied-rl eval --checkpoint")
 
 

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
+from embodied_rl.config.env import ENVS, MujocoConfig, WarpConfig
 from embodied_rl.config.policies import OpenVLAConfig
-from embodied_rl.config.train import EnvConfig, TrainConfig, dump_yaml, from_dict, kind_of, load_yaml, to_dict
+from embodied_rl.config.train import TrainConfig, dump_yaml, from_dict, kind_of, load_yaml, to_dict
 from embodied_rl.configs import BENCHMARKS, RECIPES, get
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.config import EvalConfig
@@ -53,7 +54,7 @@ configs = st.builds(
     output=text,
     num_threads=st.none() | count,
     device=st.sampled_from(["auto", "cpu", "cuda"]),
-    env=st.builds(EnvConfig, num_envs=count, num_threads=st.none() | count),
+    env=st.builds(MujocoConfig, num_envs=count, num_threads=st.none() | count),
     policy=st.builds(OpenVLAConfig, checkpoint=text, temperature=positive),
     algorithm=grpo | ppo,
     rollout=st.builds(RolloutConfig, episodes_per_iteration=count),
@@ -153,3 +154,50 @@ def test_group_size_must_divide_only_where_there_are_groups() -> None:
     TrainConfig(algorithm=PPOConfig(), rollout=rollout).check()
     with pytest.raises(UserError, match="use 24 or 32 episodes"):
         TrainConfig(algorithm=GRPOConfig(group_size=8), rollout=rollout).check()
+
+
+OLD = {
+    "num_envs": 4, "simulator": "native", "renderer": "auto", "render_quality": "auto", "era": "auto",
+    "reward": "sparse", "reward_gamma": None, "step_reward": "auto", "control": "auto", "num_threads": 2,
+    "randomize_color": 0.0, "randomize_light": 0.0, "randomize_camera": 0.0, "randomize_friction": 0.0,
+    "randomize_mass": 0.0, "deterministic": False, "processes": None,
+}  # fmt: skip
+"""What a run wrote when one class had the options of every simulator."""
+
+
+@pytest.mark.parametrize(
+    ("suite", "changes", "name", "kept"),
+    [
+        (
+            "tabletop_goal",
+            {"renderer": "raycast", "era": "current"},
+            "mujoco",
+            {"renderer": "raycast", "num_threads": 2},
+        ),
+        ("libero_10", {"reward": "staged", "reward_gamma": 0.9}, "mujoco", {"reward_gamma": 0.9}),
+        ("tabletop_goal", {"simulator": "warp", "randomize_mass": 0.1}, "warp", {"randomize_mass": 0.1}),
+        ("gymnasium", {"processes": 2}, "gymnasium", {"processes": 2}),
+        ("fetch", {"reward_gamma": 0.95}, "envpool", {"reward_gamma": 0.95}),
+        ("maniskill", {"control": "libero"}, "maniskill", {"control": "libero"}),
+        ("point", {}, "custom", {}),
+    ],
+)
+def test_the_env_of_an_earlier_version_is_read(
+    suite: str, changes: dict[str, object], name: str, kept: dict[str, object]
+) -> None:
+    env = from_dict({"suite": suite, "env": OLD | changes}).env
+    assert type(env) is ENVS[name]
+    assert env.num_envs == 4
+    assert {key: getattr(env, key) for key in kept} == kept
+
+
+def test_an_option_of_another_simulator_is_refused_in_a_file_of_an_earlier_version() -> None:
+    with pytest.raises(UserError, match=r"'env.control' does not apply to simulator mujoco: remove it"):
+        from_dict({"env": OLD | {"control": "libero"}})
+
+
+def test_another_simulator_keeps_what_both_have() -> None:
+    base = TrainConfig(env=MujocoConfig(num_envs=3, render_quality="fast", num_threads=2))
+    assert from_dict({"env": {"name": "warp"}}, base).env == WarpConfig(num_envs=3, render_quality="fast")
+    with pytest.raises(UserError, match=r"'env.era' does not apply to warp \(it belongs to mujoco\)"):
+        from_dict({"env": {"name": "warp", "era": "current"}}, base)

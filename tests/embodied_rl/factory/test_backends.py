@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from embodied_rl.config.train import EnvConfig
+from embodied_rl.config.env import GymnasiumConfig, MujocoConfig, as_simulator
+from embodied_rl.config.suites import SUITES
 from embodied_rl.errors import UserError
-from embodied_rl.factory.backends import open_suite
+from embodied_rl.factory.suites import load, open_tasks
 from embodied_rl.sim.task import TaskSpec
 from tests.sim.optional import needs
 
 
 def check_states(suite: str, name: str, task: TaskSpec) -> None:
-    with open_suite(suite, name, EnvConfig(num_envs=1)) as env:
+    config = as_simulator(MujocoConfig(num_envs=1), SUITES[suite].simulators[0])
+    with open_tasks(load(suite, name, config), config) as env:
         assert list(env.train_states[task.name]) == list(task.train_states)
         assert list(env.heldout_states[task.name]) == list(task.heldout_states)
     assert len(task.init_states) == task.heldout_states[-1] + 1
@@ -41,4 +43,4 @@ def test_a_task_that_is_named_twice_is_refused() -> None:
     with pytest.raises(UserError, match="task 'turn_on_the_stove' is named twice"):
         load_tasks("tabletop_goal", ("turn_on_the_stove", "turn_on_the_stove"))
     with pytest.raises(UserError, match="task 'Pendulum-v1' is named twice"):
-        open_suite("gymnasium", ("Pendulum-v1", "Acrobot-v1", "Pendulum-v1"), EnvConfig(num_envs=1))
+        load("gymnasium", ("Pendulum-v1", "Acrobot-v1", "Pendulum-v1"), GymnasiumConfig(num_envs=1))

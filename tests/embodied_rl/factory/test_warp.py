@@ -1,4 +1,4 @@
-"""`--env.simulator warp` and `--env.renderer warp`: what is opened, what is refused, what the stamps say."""
+"""`--env warp` and `--env.renderer warp`: what is opened, what is refused, what the stamps say."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 import embodied_rl as erl
-from embodied_rl.config.train import EnvConfig
+from embodied_rl.config.env import MujocoConfig, SceneConfig, WarpConfig
 from embodied_rl.errors import UserError
 from embodied_rl.factory.envs import open_env, pick_renderer
 from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
@@ -17,42 +17,38 @@ from tests.sim.warp.worlds import needs_warp
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("simulator", "options", "message"),
     [
-        ({"renderer": "warp", "processes": 1}, "processes"),
-        ({"simulator": "warp", "processes": 1}, "processes"),
-        ({"simulator": "warp", "era": "published"}, "own contacts"),
-        ({"randomize_color": 0.1}, "--env.renderer warp"),
-        ({"randomize_camera": 0.1, "simulator": "warp", "renderer": "raycast"}, "--env.renderer warp"),
-        ({"randomize_mass": 0.1, "renderer": "warp"}, "--env.simulator warp"),
-        ({"deterministic": True, "renderer": "warp"}, "goes with --env.simulator warp"),
+        (MujocoConfig, {"renderer": "warp", "processes": 1}, "processes"),
+        (MujocoConfig, {"randomize_color": 0.1}, "--env.renderer warp"),
+        (WarpConfig, {"randomize_camera": 0.1, "renderer": "raycast"}, "--env.renderer warp"),
+        (WarpConfig, {"randomize_mass": 1.0}, "a share in"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(options: dict[str, object], message: str) -> None:
+def test_options_that_do_not_go_together_are_refused(
+    simulator: type[SceneConfig], options: dict[str, object], message: str
+) -> None:
     with pytest.raises(UserError, match=message):
-        dataclasses.replace(EnvConfig(num_envs=2), **options)  # type: ignore[arg-type]
+        dataclasses.replace(simulator(num_envs=2), **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("backend", ["renderer", "simulator"])
+@pytest.mark.parametrize("simulator", [MujocoConfig, WarpConfig])
 @pytest.mark.parametrize("what", ["color", "light", "camera"])
-def test_pictures_that_nobody_draws_are_not_randomised(backend: str, what: str) -> None:
-    config = dataclasses.replace(EnvConfig(num_envs=1), **{backend: "warp", f"randomize_{what}": 0.1})  # type: ignore[arg-type]
+def test_pictures_that_nobody_draws_are_not_randomised(simulator: type[SceneConfig], what: str) -> None:
+    config = dataclasses.replace(simulator(num_envs=1), renderer="warp", **{f"randomize_{what}": 0.1})  # type: ignore[arg-type]
     with pytest.raises(UserError, match="without cameras there are none"):
-        open_env(load_suite("tabletop_spatial")[:1], config, 16, cameras=0, state=backend == "renderer")
+        open_env(load_suite("tabletop_spatial")[:1], config, 16, cameras=0, state=simulator is MujocoConfig)
 
 
 def test_the_scenes_of_warp_are_those_of_the_current_era() -> None:
-    assert EnvConfig(simulator="warp").scene_era == "current"
-    assert EnvConfig(renderer="warp").scene_era == "auto"
+    assert WarpConfig().scene_era == "current"
+    assert MujocoConfig(renderer="warp").scene_era == "auto"
 
 
 @needs_warp
-def test_a_state_or_a_staged_reward_needs_the_native_engine() -> None:
-    tasks = load_suite("tabletop_spatial")[:1]
+def test_a_state_needs_the_native_engine() -> None:
     with pytest.raises(UserError, match="no state"):
-        open_env(tasks, EnvConfig(num_envs=1, simulator="warp"), 16, state=True)
-    with pytest.raises(UserError, match="no staged reward"):
-        open_env(tasks, EnvConfig(num_envs=1, simulator="warp", reward="staged"), 16)
+        open_env(load_suite("tabletop_spatial")[:1], WarpConfig(num_envs=1), 16, state=True)
 
 
 def test_worlds_that_warp_cannot_draw_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,16 +65,16 @@ def test_worlds_that_warp_cannot_draw_are_closed(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(install, "require", missing)
     monkeypatch.setattr(NativeVecEnv, "close", close)
     with pytest.raises(UserError, match="not installed"):
-        open_env(load_suite("tabletop_spatial")[:1], EnvConfig(num_envs=1, renderer="warp"), 16)
+        open_env(load_suite("tabletop_spatial")[:1], MujocoConfig(num_envs=1, renderer="warp"), 16)
     assert len(closed) == 1
 
 
 @needs_warp
 def test_auto_draws_with_warp_where_warp_simulates() -> None:
     tasks = load_suite("tabletop_spatial")[:1]
-    assert pick_renderer("auto", tasks, simulator="warp").name == "warp"
-    assert "not the official ones" in pick_renderer("warp", tasks).reason
-    assert pick_renderer("raycast", tasks, simulator="warp").name == "raycast"
+    assert pick_renderer(WarpConfig(), tasks).name == "warp"
+    assert "not the official ones" in pick_renderer(MujocoConfig(renderer="warp"), tasks).reason
+    assert pick_renderer(WarpConfig(renderer="raycast"), tasks).name == "raycast"
 
 
 @needs_warp

@@ -17,7 +17,8 @@ from rich.console import Console
 from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
 from embodied_rl.autotune.tune import tune
 from embodied_rl.cli import main
-from embodied_rl.config.train import EnvConfig, TrainConfig, from_dict, to_dict
+from embodied_rl.config.env import MujocoConfig
+from embodied_rl.config.train import TrainConfig, from_dict, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.factory.rewards import reward_digest
 from embodied_rl.jobs.ranks import RunRanks, WorkerRankError, open_together, settings_of
@@ -115,7 +116,7 @@ def test_a_judge_may_teach_alone(tmp_path: Path) -> None:
         ({"algorithm": PPOConfig()}, "add --algorithm.no-bootstrap-truncated"),
         ({"rollout": RolloutConfig(sampler="adaptive")}, "--rollout.sampler adaptive draws episodes by the simulator"),
         ({"guard": GuardConfig(action="roll_back")}, "--guard.action roll_back takes updates back by the simulator"),
-        ({"env": EnvConfig(reward="staged")}, "--env.reward staged is paid by the simulator"),
+        ({"env": MujocoConfig(reward="staged")}, "--env.reward staged is paid by the simulator"),
     ],
 )
 def test_what_would_follow_the_simulator_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:

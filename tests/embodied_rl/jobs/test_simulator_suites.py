@@ -11,10 +11,13 @@ import pytest
 
 from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
 from embodied_rl.cli import main
-from embodied_rl.config.train import EnvConfig, StepReward, TrainConfig, load_yaml
+from embodied_rl.config.env import EnvPoolConfig, GymnasiumConfig, ManiSkillConfig, StepReward
+from embodied_rl.config.suites import STATE_SUITES
+from embodied_rl.config.suites import SUITES as TABLE
+from embodied_rl.config.train import TrainConfig, load_yaml
 from embodied_rl.errors import UserError
-from embodied_rl.factory.backends import EXAMPLES, SUITES, open_suite
 from embodied_rl.factory.run_config import with_step_discount
+from embodied_rl.factory.suites import load, open_tasks
 from tests.sim.optional import needs
 
 
@@ -28,11 +31,13 @@ def test_fetch_trains_and_is_evaluated(tmp_path: Path, capsys: pytest.CaptureFix
     shown = " ".join(capsys.readouterr().out.split())
     assert "envpool 1.2.5, exact episodes, reward progress" in shown
     assert "held-out success after 1 update" in shown
-    assert load_yaml(tmp_path / "run" / "config.yaml").env.reward_gamma == 0.95, "the recipe's discount"
-    again = f"eval fetch --checkpoint {tmp_path / 'run'} --states-per-task 2 --json {tmp_path / 'eval.json'}"
+    env = load_yaml(tmp_path / "run" / "config.yaml").env
+    assert isinstance(env, EnvPoolConfig)
+    assert env.reward_gamma == 0.95, "the recipe's discount"
+    again = f"eval fetch --checkpoint {tmp_path / 'run'} --states-per-task 2 --output {tmp_path / 'e'}"
     assert main(again.split()) == 0
     told = json.loads((tmp_path / "run" / "evaluations" / "iter-000001.json").read_text())
-    assert json.loads((tmp_path / "eval.json").read_text())["overall"] == told["overall"]
+    assert json.loads((tmp_path / "e" / "report.json").read_text())["overall"]["once"] == told["overall"]
 
 
 @pytest.mark.process
@@ -58,16 +63,17 @@ def test_an_evaluation_pays_as_the_training_did(tmp_path: Path, capsys: pytest.C
     )
     assert main(words.split()) == 0
     assert "reward native" in " ".join(capsys.readouterr().out.split())
-    asked = f"eval fetch --checkpoint {tmp_path / 'run'} --states-per-task 1"
-    assert main(asked.split()) == 0
+    asked = f"eval fetch --checkpoint {tmp_path / 'run'} --states-per-task 1 --videos 0"
+    assert main([*asked.split(), "--output", str(tmp_path / "as-trained")]) == 0
     assert "reward native" in " ".join(capsys.readouterr().out.split())
-    assert main([*asked.split(), "--env.step-reward", "success"]) == 0
+    assert main([*asked.split(), "--env.step-reward", "success", "--output", str(tmp_path / "other")]) == 0
     assert "reward success" in " ".join(capsys.readouterr().out.split())
 
 
 @needs("mani_skill")
 def test_a_controller_by_name() -> None:
-    with closing(open_suite("maniskill", ["PushCube-v1"], EnvConfig(num_envs=1, control="pd_ee_delta_pos"))) as env:
+    config = ManiSkillConfig(num_envs=1, control="pd_ee_delta_pos")
+    with closing(open_tasks(load("maniskill", "PushCube-v1", config), config)) as env:
         assert env.info.action_dim == 4
         assert env.info.has_success
 
@@ -75,47 +81,45 @@ def test_a_controller_by_name() -> None:
 @needs("envpool")
 @pytest.mark.parametrize(("suite", "scored"), [("metaworld", True), ("fetch", True), ("dm_control", False)])
 def test_suites_open_with_their_example(suite: str, scored: bool) -> None:
-    with closing(open_suite(suite, [EXAMPLES[suite]], EnvConfig(num_envs=1))) as env:
+    config = EnvPoolConfig(num_envs=1)
+    with closing(open_tasks(load(suite, TABLE[suite].example, config), config)) as env:
         assert env.info.suite == suite
         assert env.info.has_success == scored
-        assert list(env.train_states) == [f"{suite}/{EXAMPLES[suite]}"]
+        assert list(env.train_states) == [f"{suite}/{TABLE[suite].example}"]
 
 
 @pytest.mark.parametrize(
     ("suite", "step_reward", "gamma"),
-    [
-        ("metaworld", "auto", 0.9),
-        ("maniskill", "progress", 0.9),
-        ("fetch", "success", None),
-        ("gymnasium", "auto", None),
-    ],
+    [("metaworld", "auto", 0.9), ("fetch", "progress", 0.9), ("fetch", "success", None)],
 )
 def test_progress_is_discounted_as_the_learner_does(suite: str, step_reward: StepReward, gamma: float | None) -> None:
     config = TrainConfig(
-        suite=suite, output="runs/1", env=EnvConfig(step_reward=step_reward), algorithm=PPOConfig(gamma=0.9)
+        suite=suite, output="runs/1", env=EnvPoolConfig(step_reward=step_reward), algorithm=PPOConfig(gamma=0.9)
     )
     found = with_step_discount(config, resumed=False)
+    assert isinstance(found.env, EnvPoolConfig)
     assert found.env.reward_gamma == gamma
     assert with_step_discount(found, resumed=True) == found
     if gamma is not None:
         grpo = replace(config, algorithm=GRPOConfig())
-        assert with_step_discount(grpo, resumed=False).env.reward_gamma == 1
+        assert getattr(with_step_discount(grpo, resumed=False).env, "reward_gamma", None) == 1
         with pytest.raises(UserError, match="runs/1 began with an older version") as refused:
             with_step_discount(config, resumed=True)
         assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("suite", "step_reward", "said"),
-    [("fetch", "native", "goes with the reward 'progress'"), ("gymnasium", "auto", "does not apply to suite")],
-)
-def test_a_discount_without_a_potential_is_refused(suite: str, step_reward: StepReward, said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        open_suite(suite, [EXAMPLES[suite]], EnvConfig(num_envs=1, step_reward=step_reward, reward_gamma=0.9))
+def test_a_discount_without_a_potential_is_refused() -> None:
+    with pytest.raises(UserError, match="goes with the reward 'progress'"):
+        EnvPoolConfig(step_reward="native", reward_gamma=0.9)
 
 
-def test_every_suite_has_an_example() -> None:
-    assert SUITES.keys() == EXAMPLES.keys()
+def test_a_suite_is_not_opened_in_another_simulator() -> None:
+    with pytest.raises(UserError, match="suite 'fetch' runs in simulator envpool, not gymnasium"):
+        load("fetch", TABLE["fetch"].example, GymnasiumConfig(num_envs=1))
+
+
+def test_every_suite_of_states_has_an_example() -> None:
+    assert all(TABLE[name].example for name in STATE_SUITES)
 
 
 @pytest.mark.parametrize("words", ["train tabletop", "train gymnasium --task Pendulum-v1"])
@@ -133,6 +137,6 @@ def test_a_step_reward_is_refused_elsewhere(words: str, tmp_path: Path, capsys: 
 @needs("envpool")
 def test_a_wrong_name_is_refused_with_the_nearest() -> None:
     with pytest.raises(UserError, match=r"no task 'reach-v2'.*reach-v3"):
-        open_suite("metaworld", ["reach-v2"], EnvConfig(num_envs=1))
+        open_tasks(load("metaworld", "reach-v2", EnvPoolConfig()), EnvPoolConfig(num_envs=1))
     with pytest.raises(UserError, match="needs the name of a task: --task reach-v3"):
-        open_suite("metaworld", [], EnvConfig(num_envs=1))
+        load("metaworld", [], EnvPoolConfig(num_envs=1))

@@ -10,10 +10,13 @@ import pytest
 import torch
 
 from embodied_rl.cli import main
-from embodied_rl.config.train import EnvConfig
+from embodied_rl.config.env import MujocoConfig, as_simulator
+from embodied_rl.config.suites import STATE_SUITES
+from embodied_rl.config.suites import SUITES as TABLE
 from embodied_rl.errors import UserError
-from embodied_rl.factory.backends import HELDOUT_STATES, SUITES, TRAIN_STATES, open_suite
+from embodied_rl.factory.suites import load
 from embodied_rl.policies.checkpoints.folder import read_weights
+from embodied_rl.sim.task import SEEDED_HELDOUT, SEEDED_TRAIN
 
 SHORT = (
     "train gymnasium --task Pendulum-v1 --env.num-envs 4 --rollout.episodes-per-iteration 4 --checkpoint.every 1 "
@@ -70,15 +73,17 @@ def test_the_checkpoint_is_evaluated_on_its_task(tmp_path: Path, capsys: pytest.
                 str(folder),
                 "--states-per-task",
                 "4",
-                "--json",
-                str(tmp_path / "eval.json"),
+                "--output",
+                str(tmp_path / "eval"),
+                "--videos",
+                "0",
             ]
         )
         == 0
     )
     told = json.loads((folder / "evaluations" / "iter-000001.json").read_text())
-    again = json.loads((tmp_path / "eval.json").read_text())
-    assert again["overall"]["mean_return"] == told["overall"]["mean_return"]
+    again = json.loads((tmp_path / "eval" / "report.json").read_text())
+    assert again["overall"]["once"]["mean_return"] == told["overall"]["mean_return"]
     assert "overlap" in again
     for words, said in (
         (["eval", "gymnasium", "--task", "CartPole-v1"], "reads 3 numbers and decides 1"),
@@ -107,8 +112,11 @@ def test_a_run_may_begin_with_a_checkpoint(tmp_path: Path) -> None:
         ("train gymnasium --task Pendulum-v1 --scheduler ray", "more than once"),
         ("train gymnasium --task Pendulum-v1 --policy openvla", "sees images, and gymnasium has a state"),
         ("train gymnasium --recipe gymnasium_mlp_ppo", "says what is trained"),
-        ("train --recipe gymnasium_mlp_ppo --suite tabletop_goal", "shows images"),
-        ("train --recipe tabletop_openvla_ppo --suite gymnasium --task Pendulum-v1", "has a state"),
+        ("train --recipe gymnasium_mlp_ppo --suite tabletop_goal", "runs in simulator mujoco or warp, not gymnasium"),
+        (
+            "train --recipe tabletop_openvla_ppo --suite gymnasium --task Pendulum-v1",
+            "runs in simulator gymnasium, not mujoco",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused_in_one_line(
@@ -121,11 +129,11 @@ def test_what_does_not_go_together_is_refused_in_one_line(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("suite", sorted(SUITES))
+@pytest.mark.parametrize("suite", STATE_SUITES)
 def test_no_state_is_both_trained_and_evaluated(suite: str) -> None:
-    assert not set(TRAIN_STATES) & set(HELDOUT_STATES)
+    assert not set(SEEDED_TRAIN) & set(SEEDED_HELDOUT)
     with pytest.raises(UserError, match="needs the name of a task"):
-        open_suite(suite, (), EnvConfig())
+        load(suite, (), as_simulator(MujocoConfig(), TABLE[suite].simulators[0]))
 
 
 def test_statistics_take_in_what_a_pipelined_run_learned_by_groups(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.config.train import EnvConfig
+from embodied_rl.config.env import MujocoConfig
 from embodied_rl.data.collect import Attempt, Bench, record
 from embodied_rl.errors import UserError
 from embodied_rl.factory.demonstrations import open_bench
@@ -68,7 +68,7 @@ def test_demonstrations_depend_on_their_seed_alone(libero_root: Path) -> None:
     milk, stove = load_task(libero_root, MILK), load_task(libero_root, STOVE)
     first = Attempt(0, 0, milk.name, STATE, 11)
     other = Attempt(1, 0, stove.name, STATE + 1, 12)
-    config = EnvConfig(num_envs=1, render_quality="fast", era="current")
+    config = MujocoConfig(num_envs=1, render_quality="fast", era="current")
     with open_bench([milk, stove], config, LIBERO, 8) as bench:
         episode, reason = record(bench, first, 0.04)
         assert episode is not None

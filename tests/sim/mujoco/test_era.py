@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.config.train import EnvConfig
+from embodied_rl.config.env import MujocoConfig
 from embodied_rl.errors import UserError
 from embodied_rl.sim.eras import CURRENT, Era, EraChoice, choose_era
 from embodied_rl.sim.mujoco import era
@@ -232,4 +232,4 @@ def test_the_names_of_eras() -> None:
             choose_era(wanted, "tabletop_goal", official=False)
     with pytest.raises(UserError, match=r"unknown era 'mujoco-3.2'.*mujoco-3.3"):
         choose_era("mujoco-3.2", "libero_goal", official=True)
-    assert get_type_hints(EnvConfig)["era"] == EraChoice
+    assert get_type_hints(MujocoConfig)["era"] == EraChoice

@@ -1,0 +1,233 @@
+"""The one door to simulated envs: a suite's tasks by name, then their envs as a command wants to see them."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from embodied_rl.config.env import AUTO, EnvConfig, EnvPoolConfig, ManiSkillConfig, SceneConfig, discount, scenes
+from embodied_rl.config.suites import Suite, check_simulator, suite_named
+from embodied_rl.errors import UserError, refuse_twice
+from embodied_rl.factory.envs import pick_renderer
+from embodied_rl.factory.own import ENVS, TaskEnv
+from embodied_rl.factory.premises import judge
+from embodied_rl.factory.protocol_envs import open_env, open_protocol_env
+from embodied_rl.factory.suite_env import SuiteEnv
+from embodied_rl.factory.tasks import load_tasks
+from embodied_rl.rollout.sampler import TaskStates
+from embodied_rl.sim.libero.protocol import NATIVE, Protocol
+from embodied_rl.sim.mujoco.episodes import TrainingEpisodes
+from embodied_rl.sim.task import SEEDED_HELDOUT, SEEDED_TRAIN
+from embodied_rl.types import EpisodeSpec
+from embodied_rl.utils.suites import as_names
+from embodied_rl.vec_env import VecEnv
+
+if TYPE_CHECKING:
+    from embodied_rl.factory.tasks import SuiteTask
+    from embodied_rl.sim.libero.premises import Premises
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """Tasks of a suite, before their envs are open.
+
+    scenes: what the built-in suites' and LIBERO's are made of, empty for others. train_states, heldout_states: initial
+    states by whole name; empty where only the simulator knows them, which says them when it is open. make: opens so
+    many envs of a simulator of one's own. is_open: one that its user has opened and will close.
+    """
+
+    suite: Suite
+    names: tuple[str, ...] = ()
+    scenes: tuple[SuiteTask, ...] = ()
+    train_states: TaskStates = field(default_factory=dict)
+    heldout_states: TaskStates = field(default_factory=dict)
+    make: Callable[[int], TaskEnv] | None = None
+    is_open: bool = False
+
+    @property
+    def instructions(self) -> tuple[str, ...]:
+        """Of the tasks, as far as they are known before an episode."""
+        return tuple(task.instruction for task in self.scenes)
+
+    def judged(self, console: Console) -> tuple[Tasks, dict[str, Premises]]:
+        """LIBERO's without the training states that nobody can solve; and LIBERO's premises by task name."""
+        if not self.scenes:
+            return self, {}
+        found, premises = judge(self.scenes, console)
+        return of_scenes(self.suite, found), premises
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """How a command wants envs to be shown and run; simulators of other tasks than scenes have their own way.
+
+    image_size, cameras: of the pictures; cameras=0 draws none, and needs `state`: observations have one. crop: cut the
+    pictures as the protocol does; not where the policy itself cuts out their middle. device: where MuJoCo Warp
+    simulates and draws. training: how episodes may differ from the tasks' own (None: they may not). judged: run
+    `native` too as an evaluation does, which knows the end. run_on, translate: see `ProtocolEnv`.
+    """
+
+    image_size: int = 64
+    cameras: int = 2
+    state: bool = False
+    crop: bool = True
+    protocol: Protocol = NATIVE
+    device: str = "cpu"
+    training: TrainingEpisodes | None = None
+    judged: bool = False
+    run_on: bool = False
+    translate: Callable[[EpisodeSpec], EpisodeSpec] | None = None
+
+
+def view_of(policy: Any, **options: Any) -> View:
+    """What `policy` looks at; options: further ones of `View`."""
+    if policy.architecture == "mlp":
+        return View(device=policy.device.type, **options)
+    return View(
+        image_size=policy.config.image_size,
+        cameras=policy.config.num_cameras,
+        crop=policy.center_crop is None,
+        device=policy.device.type,
+        **options,
+    )
+
+
+def load(suite: str, names: str | Sequence[str], env: EnvConfig) -> Tasks:
+    """The tasks of `suite`, or those with the short `names`.
+
+    Raises:
+        UserError: There is no such suite or task, or one is named twice; the simulator that `env` is for can't run the
+            suite; or no task is named in one that is too large, and its tasks too different, to be run whole.
+    """
+    if suite in ENVS:
+        return Tasks(Suite(suite, ("custom",), "state"), make=ENVS[suite])
+    table, names = suite_named(suite), as_names(names)
+    check_simulator(table, env)
+    if isinstance(env, SceneConfig):
+        return of_scenes(table, load_tasks(suite, names, env.scene_era))
+    if not names:
+        raise UserError(f"suite '{suite}' needs the name of a task: --task {table.example}")
+    refuse_twice(names, "task")
+    whole = [f"{suite}/{name}" for name in names]
+    train, heldout = ({name: list(rows) for name in whole} for rows in (SEEDED_TRAIN, SEEDED_HELDOUT))
+    return Tasks(table, names, train_states=train, heldout_states=heldout)
+
+
+def of_scenes(suite: Suite, tasks: Sequence[SuiteTask]) -> Tasks:
+    """The same from tasks that are at hand."""
+    train, heldout = ({task.name: list(rows(task)) for task in tasks} for rows in (_train, _heldout))
+    names = tuple(task.name.partition("/")[2] for task in tasks)
+    return Tasks(suite, names, tuple(tasks), train, heldout)
+
+
+def opened_by_user(env: TaskEnv) -> Tasks:
+    """The tasks of a simulator that is open, and stays so."""
+    return Tasks(Suite(env.info.suite, ("custom",), "state"), make=lambda _: env, is_open=True)
+
+
+def open_tasks(tasks: Tasks, env: EnvConfig, view: View | None = None) -> SuiteEnv:
+    """The envs of `tasks`, with their initial states; to be closed, or used in a `with` statement.
+
+    Raises:
+        UserError: The simulator is not installed, a task does not exist, nothing can draw, or `view` asks for what the
+            suite has not.
+    """
+    shown = view or View()
+    with ExitStack() as stack:
+        if tasks.scenes:
+            opened = stack.enter_context(_open_scenes(tasks.scenes, scenes(env), shown))
+        elif tasks.make is not None:
+            opened = tasks.make(env.num_envs)
+            if not tasks.is_open:
+                stack.callback(opened.close)
+            return SuiteEnv(opened, opened.train_states, opened.heldout_states, stack.pop_all())
+        else:
+            opened = stack.enter_context(closing(_open_simulator(tasks, env, shown)))
+        return SuiteEnv(opened, tasks.train_states, tasks.heldout_states, stack.pop_all())
+
+
+def _open_scenes(tasks: Sequence[SuiteTask], env: SceneConfig, view: View) -> AbstractContextManager[VecEnv]:
+    if view.cameras == 0 and not view.state:
+        raise UserError("without cameras there is nothing to act on: ask for the state (state=True), or for cameras.")
+    if view.cameras and env.renderer == AUTO:
+        env = dataclasses.replace(env, renderer=pick_renderer(env, tasks).name)
+    if view.protocol is NATIVE and not view.judged:
+        return open_env(
+            tasks,
+            env,
+            view.image_size,
+            cameras=view.cameras,
+            state=view.state,
+            device=view.device,
+            training=view.training,
+        )
+    if view.state:
+        raise UserError(f"protocol '{view.protocol.name}' is for policies that see images: state goes with native.")
+    return open_protocol_env(
+        tasks,
+        env,
+        view.protocol,
+        view.image_size,
+        view.cameras,
+        crop=view.crop,
+        run_on=view.run_on,
+        translate=view.translate,
+        device=view.device,
+        training=view.training,
+    )
+
+
+def _open_simulator(tasks: Tasks, env: EnvConfig, view: View) -> VecEnv:
+    name = tasks.suite.name
+    if view.protocol is not NATIVE:
+        raise UserError(f"--protocol {view.protocol.name} is one of LIBERO's: it does not apply to suite '{name}'.")
+    if view.run_on or view.translate is not None or view.training is not None:
+        raise UserError(f"suite '{name}' runs its tasks as they are: leave --at-end and --perturb out.")
+    if view.image_size != View().image_size or view.cameras not in (0, View().cameras):
+        raise UserError(f"image_size and cameras do not apply to '{name}': its tasks have a state.")
+    factory = _simulator_factory(name, tasks.names, env)
+    if env.watched is None:
+        return factory(env.num_envs)
+    from embodied_rl.sim.wrappers.subprocess_env import ProcessVecEnv
+
+    return ProcessVecEnv(
+        factory,
+        env.num_envs,
+        processes=env.watched,
+        say=lambda line: print(line, file=sys.stderr),  # looked up when called: a progress bar may hold it
+    )
+
+
+def _simulator_factory(suite: str, names: tuple[str, ...], env: EnvConfig) -> Callable[[int], VecEnv]:
+    """What opens so many envs; it can be pickled, so that watched processes may hold them."""
+    if isinstance(env, ManiSkillConfig):
+        from embodied_rl.sim.maniskill import tasks as maniskill
+        from embodied_rl.sim.maniskill.vec_env import ManiSkillFactory
+
+        found = tuple(maniskill.load_tasks(names))
+        return ManiSkillFactory(found, control=env.control, reward=env.step_reward, gamma=discount(env))
+    if isinstance(env, EnvPoolConfig):
+        from embodied_rl.sim.envpool import tasks as envpool
+        from embodied_rl.sim.envpool.vec_env import EnvPoolFactory
+
+        return EnvPoolFactory(tuple(envpool.load_tasks(suite, names)), reward=env.step_reward, gamma=discount(env))
+    from embodied_rl.sim.gymnasium.factory import GymnasiumFactory
+
+    for name in names:
+        if name.startswith("embodied_rl/"):
+            raise UserError(f"{name} is a suite of this project and shows images: embodied-rl train tabletop.")
+    return GymnasiumFactory(names)
+
+
+def _train(task: SuiteTask) -> Sequence[int]:
+    return task.train_states
+
+
+def _heldout(task: SuiteTask) -> Sequence[int]:
+    return task.heldout_states

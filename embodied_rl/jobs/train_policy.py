@@ -1,0 +1,123 @@
+"""The policy of a training run: loaded from a checkpoint, new, or an object of the caller's."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from embodied_rl.config.env import SceneConfig
+from embodied_rl.config.policies import MLPConfig
+from embodied_rl.config.train import OwnPolicyConfig, TrainConfig, kind_of, to_dict
+from embodied_rl.errors import UserError
+from embodied_rl.evaluation.overlap import TRAINED_STATES, trained_states
+from embodied_rl.factory.backends import check_fits, new_state_policy
+from embodied_rl.factory.own import describe_own, load_own, open_own_policy, own_class, save_own
+from embodied_rl.factory.policies import describe_policy, load_policy, policy_folder, save_policy
+from embodied_rl.factory.run_config import open_policy_of
+from embodied_rl.learner.types import TrainablePolicy
+from embodied_rl.policies.checkpoints.folder import read_provenance
+from embodied_rl.training.on_policy import PolicyFiles
+from embodied_rl.vec_env import EnvInfo
+from embodied_rl.version import __version__
+
+
+@dataclass(frozen=True, slots=True)
+class RunPolicy:
+    """A policy that is ready to learn.
+
+    checkpoint: where its weights come from, '' for new ones. provenance: what that says of itself. about: in words.
+    own: of a class of the user's, whose weights are kept as they are.
+    """
+
+    policy: Any
+    about: dict[str, Any]
+    checkpoint: str = ""
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    own: bool = False
+
+    @property
+    def trained(self) -> dict[str, list[int]] | None:
+        """Initial states that it was trained on, by task; None where its checkpoint does not say."""
+        return trained_states(self.provenance) if self.checkpoint else {}
+
+    @property
+    def device(self) -> str:
+        """'cpu' or 'cuda': where it is."""
+        return next(parameter for _, parameter in self.policy.named_parameters()).device.type
+
+    def files(self, config: TrainConfig, known: dict[str, list[int]] | None) -> PolicyFiles:
+        """How its checkpoints are written and read. known: states that it will have been trained on, by task."""
+        policy, provenance = self.policy, _provenance(config, known)
+        if self.own:
+            return PolicyFiles(partial(save_own, policy, provenance=provenance), partial(load_own, policy))
+
+        def load(folder: Path) -> None:
+            policy.model.load_state_dict(load_policy(folder).model.state_dict())
+
+        return PolicyFiles(lambda folder: save_policy(policy, folder, provenance), load)
+
+
+def passed(config: TrainConfig, policy: TrainablePolicy, *, resumed: bool) -> tuple[TrainConfig, RunPolicy]:
+    """A policy that was passed as an object; and the config that says so.
+
+    Raises:
+        UserError: the run that is `resumed` was not begun with a policy of its class.
+    """
+    named = OwnPolicyConfig(class_name=own_class(policy))
+    if resumed and config.policy != named:
+        raise UserError(f"{config.output} was not begun with a {own_class(policy)}: pass a policy of its class.")
+    made = RunPolicy(policy, describe_own(policy), own=True)
+    return dataclasses.replace(config, policy=named, device=made.device), made
+
+
+def loaded(config: TrainConfig, resume: Path | None) -> RunPolicy | None:
+    """The policy of the config's checkpoint, or of the run's own in `resume`; None where it begins anew.
+
+    A policy of one's own begins anew in any case: the run loads its weights.
+    """
+    if isinstance(config.policy, OwnPolicyConfig) or (resume is None and begins_anew(config)):
+        return None
+    policy, checkpoint = open_policy_of(config, resume)
+    about = describe_policy(policy, checkpoint)
+    return RunPolicy(policy, about, checkpoint, read_provenance(policy_folder(checkpoint)))
+
+
+def begins_anew(config: TrainConfig) -> bool:
+    """Whether the policy has random weights, made for what the simulator shows."""
+    return isinstance(config.policy, MLPConfig) and not config.policy.checkpoint
+
+
+def new(config: TrainConfig, info: EnvInfo) -> RunPolicy:
+    """A policy with random weights, for what a simulator says of itself."""
+    if isinstance(config.policy, OwnPolicyConfig):
+        policy = open_own_policy(config, info)
+        return RunPolicy(policy, describe_own(policy), own=True)
+    known = new_state_policy(config, info)
+    return RunPolicy(known, describe_policy(known, "", config.seed))
+
+
+def check_policy(found: RunPolicy, info: EnvInfo) -> None:
+    """UserError unless the policy reads what the simulator shows."""
+    if not found.own:
+        check_fits(found.policy, info, found.checkpoint)
+
+
+def _provenance(config: TrainConfig, known: dict[str, list[int]] | None) -> dict[str, Any]:
+    """What a checkpoint says about how it was trained, and of the demonstrations before."""
+    begun, env = getattr(config.policy, "checkpoint", None), config.env
+    views = read_provenance(policy_folder(begun)).get("views") if begun else None
+    return {
+        "command": "embodied-rl train",
+        "version": __version__,
+        "seed": config.seed,
+        "suite": config.suite,
+        "simulator": kind_of("env", env),
+        **({"renderer": env.renderer, "era": env.scene_era} if isinstance(env, SceneConfig) else {}),
+        "config": to_dict(config),
+        **({} if known is None else {TRAINED_STATES: known}),
+        **({} if views is None else {"views": views}),
+    }
