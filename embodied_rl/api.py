@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from embodied_rl import configs as recipes
-from embodied_rl.config.env import EnvConfig, SceneConfig, WarpConfig
+from embodied_rl.config.env import EnvConfig, SceneConfig, WarpConfig, as_simulator
 from embodied_rl.config.policies import SHIPPED
 from embodied_rl.config.suites import suite_named
 from embodied_rl.config.train import TrainConfig, from_dict, read_env
@@ -17,7 +17,7 @@ from embodied_rl.evaluation.benchmark import interleaved
 from embodied_rl.evaluation.evaluate import EvalReport
 from embodied_rl.evaluation.evaluate import evaluate as run_episodes
 from embodied_rl.factory.backends import check_fits
-from embodied_rl.factory.own import TaskEnv, load_own
+from embodied_rl.factory.own import TaskEnv, load_own, refuse_reward
 from embodied_rl.factory.policies import PublishedOptions, open_policy, policy_folder
 from embodied_rl.factory.suite_env import SuiteEnv
 from embodied_rl.factory.suites import View, load, open_tasks
@@ -287,7 +287,8 @@ def train(
     named = {"iterations": iterations, "output": None if output is None else str(output)}
     config = from_dict({**overrides, **{k: v for k, v in named.items() if v is not None}}, config, "train()")
     if env is not None:
-        config = dataclasses.replace(config, suite=env.info.suite, tasks=())
+        refuse_reward(config.env, "the simulator that was passed")
+        config = dataclasses.replace(config, suite=env.info.suite, tasks=(), env=as_simulator(config.env, "custom"))
     config.check()
     with new_run(config) as config:
         return run(config, "embodied_rl.train", given=given)

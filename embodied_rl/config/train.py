@@ -134,7 +134,7 @@ class TrainConfig:
             for key, value in values.items() if isinstance(values, dict) else [("", values)]:
                 if isinstance(value, float) and not math.isfinite(value):
                     raise UserError(f"{part}{'.' if key else ''}{key} must be a finite number, got {value}.")
-        if self.suite in SUITES:
+        if self.suite in SUITES and not isinstance(self.env, CustomEnvConfig):  # of which a caller has one that is open
             check_simulator(SUITES[self.suite], self.env)
         check_changes(self.perturb, self.env)
         if isinstance(self.algorithm, GRPOConfig):
