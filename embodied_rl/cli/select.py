@@ -70,7 +70,7 @@ gets checkpoints, metrics, videos and report.html; Ctrl-C saves and stops.
     )
 }
 
-Options of --algorithm, --policy, --scheduler and --env are those of the names chosen.
+Options of --algorithm, --policy, --scheduler, --env are those of the names chosen.
 """
 
 
