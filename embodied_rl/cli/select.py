@@ -70,7 +70,7 @@ gets checkpoints, metrics, videos and report.html; Ctrl-C saves and stops.
     )
 }
 
-Options of --algorithm, --policy, --scheduler, --env are those of the names chosen.
+--policy, --algorithm, --scheduler and --env: options are of the names chosen.
 """
 
 
