@@ -45,10 +45,10 @@ Wilson intervals.
 
   (no BENCHMARK)  a quick look: episodes end at success, a table is printed, and
                   nothing is kept without --json or --output
-  BENCHMARK       {", ".join(BENCHMARKS)}, or a suite of tasks with a state,
-                  whose policy --checkpoint must name: {", ".join(STATE_SUITES[:3])},
-                  {", ".join(STATE_SUITES[3:])}. Writes a folder with
-                  the episodes, a report and videos of failures
+  BENCHMARK       {", ".join(BENCHMARKS)}, or a suite of tasks with a state, whose
+                  policy --checkpoint must name: {", ".join(STATE_SUITES[:2])},
+                  {", ".join(STATE_SUITES[2:])}. Writes a folder
+                  with the episodes, a report and videos of failures
   --resume DIR    continue the evaluation in DIR: its finished episodes stay,
                   the others run
 """

@@ -61,9 +61,8 @@ def run(
                 continue
             caption = sentence(spec.task)
             frames += frames[-1:] * round(_STILL_S * hz)
-            rows = caption_rows(
-                map(sentence, env.heldout_states), frames[0].shape[1], flagged=True
-            )  # of all: a film has one size
+            # of all tasks: a film has one size
+            rows = caption_rows(map(sentence, env.heldout_states), frames[0].shape[1], flagged=True)
             film += [captioned(frame, caption, result.success, rows) for frame in frames]
             won.append(result.success)
             console.say(f"  {'success' if result.success else 'failure'}  {caption}")
