@@ -167,6 +167,8 @@ def _request(folder: Path) -> Mapping[str, Any]:
 def _command(options: Mapping[str, Any], folder: Path) -> BenchmarkCommand:
     """The command that began the evaluation in `folder`."""
     values = dict(options)
+    if "simulator" in values.get("env", {}):  # its options were those of every simulator: it is another request now
+        raise UserError(f"{folder} was begun by an earlier version of embodied-rl: start again with another --output.")
     try:
         values |= {name: tuple(values[name]) for name in ("tasks", "perturb")}
         values |= {
