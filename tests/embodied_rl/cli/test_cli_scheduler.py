@@ -110,6 +110,7 @@ def test_a_tuned_run_is_the_run_that_its_config_gives(
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
+@pytest.mark.process
 def test_two_ranks_learn_together_under_a_pipelined_schedule(checkpoint: Path, tmp_path: Path) -> None:
     """Each rank opens the run's policy in a process of its own; the result is that of one process, also in parts.
 
