@@ -88,7 +88,8 @@ def short_labels(tasks: Sequence[str]) -> list[str]:
     >>> short_labels(["suite/pick_up_the_cup_in_front", "suite/pick_up_the_bowl_in_front"])
     ['... cup', '... bowl']
     """
-    words = [(task.partition("/")[2] or task).split("_") for task in tasks]
+    names = [task.partition("/")[2] or task for task in tasks]
+    words = [[name] if ":" in name else name.split("_") for name in names]  # gymnasium's MODULE:ID is no sentence
     spare = min(map(len, words), default=1) - 1  # each keeps a word
     shared = len(words) > 1
     first = min(_shared(words), spare) if shared else 0

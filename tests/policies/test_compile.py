@@ -127,6 +127,7 @@ def one_process() -> Iterator[None]:
         yield
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", ["pi0", "oft"])
 def test_really_compiled_it_is_the_same_policy(kind: str) -> None:
     """One compilation for several sizes of a batch, new weights, a replica, and another thread."""

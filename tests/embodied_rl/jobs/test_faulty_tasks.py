@@ -81,14 +81,16 @@ def test_a_resumed_run_is_the_same(run: Path, tmp_path: Path) -> None:
 def test_an_evaluation_says_what_it_did_not_measure(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "figures.json"
-    assert main(["eval", "gymnasium", "--checkpoint", str(run), "--states-per-task", "40", "--json", str(path)]) == 0
+    path, out = tmp_path / "figures.json", str(tmp_path / "evaluation")
+    words = ["eval", "gymnasium", "--checkpoint", str(run), "--states-per-task", "40"]
+    assert main([*words, "--output", out, "--json", str(path)]) == 0
     found = json.loads(path.read_text())
-    lost = found["overall"]["not_measured"]
+    lost = found["overall"]["once"]["not_measured"]
+    assert lost > 0
     assert f"not measured: {lost} of 40" in capsys.readouterr().out
-    assert found["overall"]["episodes"] == 40 - lost == len(found["results"])
+    assert found["overall"]["once"]["episodes"] == 40 - lost == len(found["episodes"])
     assert {spec["init_state"] for spec in found["not_measured"]}.isdisjoint(
-        row["spec"]["init_state"] for row in found["results"]
+        row["result"]["spec"]["init_state"] for row in found["episodes"]
     )
 
 
@@ -125,8 +127,9 @@ def test_a_task_that_ignores_its_seed_is_stamped_and_not_paired(
     said = capsys.readouterr().out
     assert "no difference state by state, as the task does not repeat an episode from its seed" in said
     assert "on the same" not in said
-    path = tmp_path / "figures.json"
-    assert main(["eval", "gymnasium", "--checkpoint", str(first), "--states-per-task", "4", "--json", str(path)]) == 0
+    path, out = tmp_path / "figures.json", str(tmp_path / "evaluation")
+    words = ["eval", "gymnasium", "--checkpoint", str(first), "--states-per-task", "4"]
+    assert main([*words, "--output", out, "--json", str(path)]) == 0
     assert json.loads(path.read_text())["repeatable"] is False
     assert "repeats" in capsys.readouterr().out
 

@@ -170,7 +170,6 @@ def test_the_kinds_are_those_of_eval() -> None:
         ({"perturb": ["light"], "perturb_share": 0.0}, "--perturb-share must lie above 0"),
         ({"perturb": ["light"], "env": {"simulator": "warp"}}, "--perturb light does not go with MuJoCo Warp"),
         ({"perturb": ["light"], "env": {"renderer": "warp"}}, "--perturb light does not go with MuJoCo Warp"),
-        ({"perturb": ["light"], "policy": {"name": "mlp"}}, "does not go with a state policy"),
         ({"perturb_level": 1.0}, "--perturb-level goes with --perturb"),
         ({"perturb_share": 0.75}, "--perturb-share goes with --perturb"),
     ],
