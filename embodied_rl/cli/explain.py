@@ -15,7 +15,7 @@ from embodied_rl.errors import UserError, suggest
 from embodied_rl.utils.output import try_folder
 
 if TYPE_CHECKING:
-    from embodied_rl.jobs.explain_config import Factor
+    from embodied_rl.studies.explain_config import Factor
 
 _LOOKS = 4
 USAGE = """\
@@ -74,7 +74,7 @@ def main(argv: list[str]) -> int:
         raise UserError("--looks goes with --perturb: leave it out.")
     if command.looks is not None and command.looks < 1:
         raise UserError(f"--looks must be at least 1, got {command.looks}.")
-    from embodied_rl.jobs.explain_config import factors, read_side  # brings torch
+    from embodied_rl.studies.explain_config import factors, read_side  # brings torch
 
     first = read_side(command.sides[0])
     second = None if command.perturb else read_side(command.sides[1])
@@ -87,15 +87,15 @@ def main(argv: list[str]) -> int:
     names = [path.stem for path in command.sides] + list(command.perturb)
     output = Path("runs") / f"explain-{'-'.join(names)}" if command.output == AUTO else Path(command.output)
     try_folder("--output", output)
-    from embodied_rl.jobs.explain import Budget, run  # the simulator, only now
+    from embodied_rl.studies.explain import Budget, run  # the simulator, only now
 
     run(first, second, found, output, Budget(command.episodes, command.looks or _LOOKS))
     return 0
 
 
 def _perturbations(command: ExplainCommand) -> list[Factor]:
-    from embodied_rl.jobs.explain_config import Factor
     from embodied_rl.sim.perturb import KINDS
+    from embodied_rl.studies.explain_config import Factor
 
     for kind in command.perturb:
         if kind not in KINDS:

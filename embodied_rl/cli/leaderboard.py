@@ -12,7 +12,7 @@ import tyro
 from embodied_rl.cli.parse import parse
 from embodied_rl.config.train import AUTO
 from embodied_rl.errors import UserError
-from embodied_rl.jobs.leaderboard_config import read_leaderboard
+from embodied_rl.studies.leaderboard_config import read_leaderboard
 from embodied_rl.utils.output import try_folder
 
 USAGE = """\
@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
     if command.output == AUTO:
         output = Path("runs") / f"leaderboard-{command.config.stem}"
     try_folder("--output", output)
-    from embodied_rl.jobs.leaderboard import run  # torch and the simulator, only now
+    from embodied_rl.studies.leaderboard import run  # torch and the simulator, only now
 
     run(board, output, shlex.join(["embodied-rl", "leaderboard", *argv]), command.jobs)
     return 0

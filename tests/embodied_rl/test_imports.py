@@ -23,6 +23,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("config",),
     ("configs", "training", "factory", "autotune", "real_robot"),
     ("jobs",),
+    ("studies",),
     ("api", "cli"),
     ("", "__main__", "benchmarks"),
 )

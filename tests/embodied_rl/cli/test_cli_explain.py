@@ -17,9 +17,9 @@ import yaml
 from embodied_rl.cli import main
 from embodied_rl.config.env import MujocoConfig, scenes
 from embodied_rl.factory.protocol_envs import open_protocol_env
-from embodied_rl.jobs.explain_config import factors, read_side, with_factor
 from embodied_rl.sim.libero.protocol import protocol
 from embodied_rl.sim.tabletop import load_suite
+from embodied_rl.studies.explain_config import factors, read_side, with_factor
 from embodied_rl.types import ChunkResult, EpisodeSpec
 from tests.embodied_rl.stand_in import StandIn
 

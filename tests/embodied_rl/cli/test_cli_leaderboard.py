@@ -16,8 +16,8 @@ import torch
 import yaml
 
 from embodied_rl.cli import main
-from embodied_rl.jobs.leaderboard_config import read_leaderboard
 from embodied_rl.sim.tabletop import load_suite
+from embodied_rl.studies.leaderboard_config import read_leaderboard
 from embodied_rl.telemetry.metrics import MetricsLog
 from embodied_rl.types import ChunkResult, EpisodeSpec
 from tests.embodied_rl.stand_in import StandIn

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from embodied_rl.evaluation.benchmark import summarise
 from embodied_rl.jobs.failure_videos import failures, film_index, film_path
-from embodied_rl.jobs.leaderboard_board import OpenBoard
-from embodied_rl.jobs.leaderboard_cells import read_cell
-from embodied_rl.telemetry.leaderboard_page import Film
+from embodied_rl.studies.leaderboard_board import OpenBoard
+from embodied_rl.studies.leaderboard_page import Film
+from embodied_rl.studies.run import read_cell
 
 
 def films_of(it: OpenBoard) -> list[Film]:

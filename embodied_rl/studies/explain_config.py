@@ -12,10 +12,10 @@ from embodied_rl.config.train import SUITE, kind_of, read_env, read_yaml
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.results_log import REQUEST, read_request
 from embodied_rl.jobs.eval_request import BenchmarkCommand
-from embodied_rl.jobs.leaderboard_config import benchmark_of
 from embodied_rl.policies.checkpoints.shipped import SHIPPED, require_shipped_for
 from embodied_rl.policies.preprocessing.images import image_pipeline
 from embodied_rl.sim.libero.protocol import HOLD, OPEN, Protocol, protocol
+from embodied_rl.studies.leaderboard_config import benchmark_of
 from embodied_rl.utils.dataclass_io import read_dataclass
 from embodied_rl.utils.suites import base_suite
 

@@ -16,12 +16,12 @@ from typing import Any
 from embodied_rl.evaluation.paired import ComparisonState
 from embodied_rl.evaluation.results_log import EpisodeResultsLog
 from embodied_rl.factory.envs import announce_compilation
-from embodied_rl.jobs.leaderboard_board import OpenBoard, open_board
-from embodied_rl.jobs.leaderboard_cells import CellWork, read_cell, run_cell, run_planned, speed_of, unfilmed
-from embodied_rl.jobs.leaderboard_config import Leaderboard
-from embodied_rl.jobs.leaderboard_figures import Measured, figures_of
-from embodied_rl.jobs.leaderboard_films import films_of
-from embodied_rl.telemetry.leaderboard_page import Extras, write_leaderboard_page
+from embodied_rl.studies.leaderboard_board import OpenBoard, open_board
+from embodied_rl.studies.leaderboard_config import Leaderboard
+from embodied_rl.studies.leaderboard_figures import Measured, figures_of
+from embodied_rl.studies.leaderboard_films import films_of
+from embodied_rl.studies.leaderboard_page import Extras, write_leaderboard_page
+from embodied_rl.studies.run import CellWork, read_cell, run_cell, run_planned, speed_of, unfilmed
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.telemetry.tables import lost_words
 from embodied_rl.utils.console import LastingConsole

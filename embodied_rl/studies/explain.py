@@ -11,14 +11,14 @@ from pathlib import Path
 from embodied_rl.evaluation.actions import ActionRecorder
 from embodied_rl.evaluation.benchmark import interleaved
 from embodied_rl.evaluation.evaluate import run_once
-from embodied_rl.evaluation.explain import Effect, Trace, effect, ranked, to_json
 from embodied_rl.evaluation.paired import ComparisonPlan, compare
 from embodied_rl.evaluation.record import seen_at
 from embodied_rl.jobs.evaluation_setup import EvaluationPlan, make_plan, open_evaluation_env, prepare
-from embodied_rl.jobs.explain_config import Factor, Side, with_factor
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.sim.libero.protocol import Protocol
 from embodied_rl.sim.wrappers.flip_gripper import FlipGripper
+from embodied_rl.studies.effects import Effect, Trace, effect, ranked, to_json
+from embodied_rl.studies.explain_config import Factor, Side, with_factor
 from embodied_rl.telemetry.pages import write_page
 from embodied_rl.telemetry.pictures import side_by_side, write_png
 from embodied_rl.telemetry.progress import RunProgress

@@ -15,8 +15,8 @@ from embodied_rl.evaluation.evaluate import Score, nothing_measured, score
 from embodied_rl.evaluation.overlap import Overlap
 from embodied_rl.evaluation.paired import ComparisonPlan, ComparisonState
 from embodied_rl.evaluation.results_log import Finished
-from embodied_rl.jobs.leaderboard_config import Cell, Leaderboard, describe_options
 from embodied_rl.policies.checkpoints.shipped import is_shipped
+from embodied_rl.studies.leaderboard_config import Cell, Leaderboard, describe_options
 from embodied_rl.telemetry.curve import curve_of
 from embodied_rl.telemetry.metrics import read_metrics
 from embodied_rl.types import EpisodeSpec

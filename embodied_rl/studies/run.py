@@ -18,7 +18,7 @@ from embodied_rl.evaluation.results_log import EpisodeResultsLog, Finished
 from embodied_rl.jobs.eval_request import request_of
 from embodied_rl.jobs.evaluation_setup import EvaluationPlan, make_plan, open_evaluation_env, prepare, run_episodes
 from embodied_rl.jobs.failure_videos import failures, film_index, film_path, record_failure_videos
-from embodied_rl.jobs.leaderboard_config import Cell
+from embodied_rl.studies.leaderboard_config import Cell
 from embodied_rl.types import EpisodeResult
 from embodied_rl.utils.machine import cpu_count
 from embodied_rl.utils.threads import set_torch_threads

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.jobs.leaderboard import _table
-from embodied_rl.telemetry.leaderboard_page import Extras, Film, headline, render_leaderboard, write_leaderboard_page
+from embodied_rl.studies.leaderboard import _table
+from embodied_rl.studies.leaderboard_page import Extras, Film, headline, render_leaderboard, write_leaderboard_page
 from embodied_rl.telemetry.video import VideoWriter
 
 BROWSER = next(

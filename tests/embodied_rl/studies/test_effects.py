@@ -12,12 +12,12 @@ import torch
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.actions import ActionRecorder
 from embodied_rl.evaluation.evaluate import evaluate
-from embodied_rl.evaluation.explain import Effect, Trace, effect, first_parting, ranked, to_json
 from embodied_rl.evaluation.record import seen_at
 from embodied_rl.policy import ActMode
 from embodied_rl.rng import DecisionRng
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.sim.wrappers.flip_gripper import FlipGripper
+from embodied_rl.studies.effects import Effect, Trace, effect, first_parting, ranked, to_json
 from embodied_rl.telemetry.pictures import side_by_side
 from embodied_rl.types import ActOutput, ChunkResult, Observation
 from embodied_rl.vec_env import VecEnv

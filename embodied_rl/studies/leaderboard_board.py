@@ -16,10 +16,10 @@ from embodied_rl.evaluation.paired import ComparisonPlan, ComparisonState, compa
 from embodied_rl.evaluation.results_log import Finished
 from embodied_rl.factory.policies import policy_folder
 from embodied_rl.jobs.evaluation_setup import EvaluationPlan, make_plan
-from embodied_rl.jobs.leaderboard_cells import CellWork, read_cell
-from embodied_rl.jobs.leaderboard_config import Cell, Leaderboard
-from embodied_rl.jobs.leaderboard_figures import paired_outcomes
 from embodied_rl.policies.checkpoints.folder import read_provenance
+from embodied_rl.studies.leaderboard_config import Cell, Leaderboard
+from embodied_rl.studies.leaderboard_figures import paired_outcomes
+from embodied_rl.studies.run import CellWork, read_cell
 from embodied_rl.types import Array
 
 Block = tuple[str, str, int]

@@ -1,0 +1,1 @@
+"""Studies over several evaluations or runs: leaderboard, explain, compare."""
