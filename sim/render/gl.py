@@ -19,7 +19,7 @@ import numpy as np
 from embodied_rl.errors import UserError
 from embodied_rl.sim.render.cull import Culler
 from embodied_rl.sim.render.raycast import check_poses
-from embodied_rl.sim.render.scene import camera_index
+from embodied_rl.sim.render.scene import camera_index, camera_pose
 from embodied_rl.types import Array
 
 _RENDER, _VISUAL = mujoco.mjtRndFlag, mujoco.mjtVisFlag
@@ -158,7 +158,8 @@ class Placer:
     """Writes the world poses of all that is drawn into `data`, from the bodies'."""
 
     def __init__(self, model: mujoco.MjModel, data: mujoco.MjData) -> None:
-        self._data = data
+        self._model, self._data = model, data
+        self._moving = np.flatnonzero(model.cam_mode != mujoco.mjtCamLight.mjCAMLIGHT_FIXED).tolist()
         self._lights = model.light_bodyid, model.light_pos, model.light_dir
         self._parts = [
             (
@@ -182,6 +183,9 @@ class Placer:
             turned = rotation[body]
             to_xpos[:] = xpos[body] + np.einsum("nij,nj->ni", turned, offset)
             to_xmat[:] = (turned @ turn).reshape(-1, 9)
+        for camera in self._moving:
+            pos, axes = camera_pose(self._model, camera, xpos, xmat)
+            data.cam_xpos[camera], data.cam_xmat[camera] = pos, axes.ravel()
         body, offset, direction = self._lights
         data.light_xpos[:] = xpos[body] + np.einsum("nij,nj->ni", rotation[body], offset)
         data.light_xdir[:] = np.einsum("nij,nj->ni", rotation[body], direction)

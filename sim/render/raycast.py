@@ -19,7 +19,7 @@ import numpy as np
 from embodied_rl.errors import UserError
 from embodied_rl.sim.render.project import COEFS, MAX_PARTS, project
 from embodied_rl.sim.render.raster import raster
-from embodied_rl.sim.render.scene import Scene, camera_index, pack
+from embodied_rl.sim.render.scene import Scene, camera_index, pack, placed_cameras
 from embodied_rl.sim.render.shade import shade
 from embodied_rl.types import Array
 
@@ -89,15 +89,19 @@ class RaycastRenderer:
         model, packed = self._scenes[scene]
         check_poses(model, xpos, xmat, cameras, out)
         height, width = out.shape[1] * self._samples, out.shape[2] * self._samples
-        frame, w, ids = _visibility(packed, xpos, xmat, self._cameras(scene, cameras), height, width)
+        indices = self._cameras(scene, cameras)
+        packed = placed_cameras(packed, model, indices, xpos, xmat)
+        frame, w, ids = _visibility(packed, xpos, xmat, indices, height, width)
         shade(packed, w, ids, frame.rays, frame.lights, frame.views, frame.lenses, self._samples, out)
 
     def geometry(
         self, scene: int, xpos: Array, xmat: Array, camera: str, height: int, width: int
     ) -> tuple[Array, Array]:
         """What is where: geom id int32 [H, W] (-1: nothing), depth along the camera's axis float32 [H, W] in metres."""
-        packed = self._scenes[scene][1]
-        _, w, ids = _visibility(packed, xpos, xmat, self._cameras(scene, (camera,)), height, width)
+        model, packed = self._scenes[scene]
+        indices = self._cameras(scene, (camera,))
+        placed = placed_cameras(packed, model, indices, xpos, xmat)
+        _, w, ids = _visibility(placed, xpos, xmat, indices, height, width)
         return np.where(ids[0] < 0, -1, packed.geom_id[ids[0]]), 1 / w[0]
 
     def _camera_indices(self, scene: int, cameras: tuple[str, ...]) -> Array:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import mujoco
 import numpy as np
@@ -18,6 +19,8 @@ LIGHT_SPOT, LIGHT_DIRECTIONAL = 0, 1
 """mjtLightType values that the ray caster draws."""
 NO_TEXTURE = -1
 _BASE_TYPES = (PLANE, SPHERE, CAPSULE, ELLIPSOID, CYLINDER, BOX)
+_FIXED, _TRACK, _TARGET = 0, 1, 3
+"""mjtCamLight values of cameras that body poses place."""
 _SPECULAR_FLOOR = 1.0 / 512.0
 _ENCODED = np.arange(256) / 255
 _LINEAR_OF_SRGB = np.round(
@@ -62,6 +65,21 @@ class Scene(NamedTuple):
     clip: Array
 
 
+class _WithCameras(Protocol):
+    """What the ray caster's scenes and the rasteriser's share."""
+
+    @property
+    def camera_body(self) -> Array: ...
+    @property
+    def camera_pos(self) -> Array: ...
+    @property
+    def camera_mat(self) -> Array: ...
+    def _replace(self, **fields: Any) -> Self: ...
+
+
+SceneT = TypeVar("SceneT", bound=_WithCameras)
+
+
 def unsupported(model: mujoco.MjModel) -> str | None:
     """Say what in `model` the ray caster cannot draw (the first such thing), or None when it can draw everything."""
     for geom in _visible_geoms(model):
@@ -85,18 +103,53 @@ def unsupported(model: mujoco.MjModel) -> str | None:
 
 
 def camera_index(model: mujoco.MjModel, name: str) -> int:
-    """Index of a fixed perspective camera; UserError when there is none or it is of another kind."""
+    """Index of a perspective camera; UserError when there is none, or it follows a centre of mass."""
     index = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_CAMERA, name)
     if index < 0:
         known = ", ".join(model.camera(i).name for i in range(model.ncam)) or "none"
         raise UserError(f"the scene has no camera '{name}'; its cameras: {known}")
-    if model.cam_mode[index] != mujoco.mjtCamLight.mjCAMLIGHT_FIXED:
-        raise UserError(
-            f"camera '{name}' tracks a body; only cameras with mode='fixed' can be rendered from body poses"
-        )
+    if model.cam_mode[index] not in (_FIXED, _TRACK, _TARGET):
+        raise UserError(f"camera '{name}' follows a centre of mass, which body poses do not give: modes end in 'com'")
     if model.cam_projection[index] != mujoco.mjtProjection.mjPROJ_PERSPECTIVE or model.cam_sensorsize[index].any():
         raise UserError(f"camera '{name}' must be a perspective camera given by fovy")
     return index
+
+
+def camera_pose(model: mujoco.MjModel, camera: int, xpos: Array, xmat: Array) -> tuple[Array, Array]:
+    """Where a camera is: position [3] and axes [3, 3] (columns right, up, back), as mj_camlight computes them.
+
+    xpos, xmat: as in `Renderer.render`.
+    """
+    body, rotations = model.cam_bodyid[camera], xmat.reshape(-1, 3, 3)
+    if model.cam_mode[camera] == _TRACK:  # it keeps its distance and its direction in the world
+        return xpos[body] + model.cam_pos0[camera], model.cam_mat0[camera].reshape(3, 3)
+    at = xpos[body] + rotations[body] @ model.cam_pos[camera]
+    target = model.cam_targetbodyid[camera]
+    if model.cam_mode[camera] == _FIXED or target < 0:
+        return at, rotations[body] @ matrices(model.cam_quat[camera : camera + 1])[0]
+    back = at - xpos[target]
+    back /= np.linalg.norm(back)
+    right = np.cross((0.0, 0.0, 1.0), back)
+    right /= np.linalg.norm(right)
+    up = np.cross(back, right)
+    return at, np.stack([right, up / np.linalg.norm(up), back], axis=1)
+
+
+def placed_cameras(
+    scene: SceneT, model: mujoco.MjModel, cameras: Sequence[int] | Array, xpos: Array, xmat: Array
+) -> SceneT:
+    """`scene` with those of `cameras` that follow a body fixed where they are now; itself where none does.
+
+    xpos, xmat: as in `Renderer.render`.
+    """
+    moving = [camera for camera in cameras if model.cam_mode[camera] != _FIXED]
+    if not moving:
+        return scene
+    body, pos, mat = scene.camera_body.copy(), scene.camera_pos.copy(), scene.camera_mat.copy()
+    for camera in moving:
+        body[camera] = 0  # the world
+        pos[camera], mat[camera] = camera_pose(model, camera, xpos, xmat)
+    return scene._replace(camera_body=body, camera_pos=pos, camera_mat=mat)
 
 
 def pack(model: mujoco.MjModel) -> Scene:

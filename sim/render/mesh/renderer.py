@@ -22,7 +22,7 @@ from embodied_rl.sim.render.mesh.place import place, reflect, seen_mirror
 from embodied_rl.sim.render.mesh.raster import raster
 from embodied_rl.sim.render.mesh.shade import background, shade, store
 from embodied_rl.sim.render.raycast import check_poses
-from embodied_rl.sim.render.scene import camera_index
+from embodied_rl.sim.render.scene import camera_index, placed_cameras
 from embodied_rl.types import Array
 
 SAMPLES = {1: (0.5,), 4: (0.625, 0.125, 0.875, 0.375)}
@@ -116,8 +116,10 @@ class RasterRenderer:
         if not hasattr(self._local, "buffers"):
             self._local.buffers = _Buffers()
         self._local.buffers.fit(packed)
-        for camera, image in zip(cameras, out, strict=True):
-            view = _View(packed, camera_index(model, camera), image.shape, self._offsets, self._tolerance)
+        indices = [camera_index(model, camera) for camera in cameras]
+        placed = placed_cameras(packed, model, indices, xpos, xmat)
+        for camera, image in zip(indices, out, strict=True):
+            view = _View(placed, camera, image.shape, self._offsets, self._tolerance)
             view.place(xpos, xmat.reshape(-1, 3, 3))
             view.draw(drawn, self._local.buffers)
             store(view.total, image)
