@@ -23,9 +23,9 @@ from embodied_rl.config.train import KINDS, SUITE, read_env
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.factory.made_for import suite_of
 from embodied_rl.jobs.efficient_inference import EfficientConfig
-from embodied_rl.jobs.eval_request import SUITES, BenchmarkCommand, request_of, suite_name
+from embodied_rl.jobs.eval_request import SUITES, BenchmarkCommand, request_of, resolved, suite_name
 from embodied_rl.policies.checkpoints.hub import is_repository
-from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped, require_shipped_for
+from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped
 from embodied_rl.utils.output import try_file, try_folder
 from embodied_rl.utils.signals import Interrupted
 
@@ -113,12 +113,9 @@ def checked(benchmark: str, command: BenchmarkCommand) -> BenchmarkCommand:
     if command.policy is not None and command.policy not in KINDS["policy"]:
         hint = " Name a checkpoint with --checkpoint." if Path(command.policy).exists() else ""
         raise UserError(f"unknown policy '{command.policy}'.{hint or suggest(command.policy, KINDS['policy'])}")
-    if command.protocol == AUTO:
-        command = dataclasses.replace(command, protocol="libero" if benchmark == "libero" else "native")
     if benchmark in STATE_SUITES and command.checkpoint in ("", SHIPPED):
         raise UserError(f"eval {benchmark} needs a policy: --checkpoint DIR.")
-    if command.checkpoint == SHIPPED:
-        command = dataclasses.replace(command, checkpoint=require_shipped_for(suite))
+    command = resolved(benchmark, command, suite)
     protocol(command.protocol)
     check_simulator(suite_named(suite), command.env)
     if isinstance(command.env, MujocoConfig) and command.env.reward != "sparse":

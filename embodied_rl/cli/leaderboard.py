@@ -63,12 +63,12 @@ def main(argv: list[str]) -> int:
     command = parse(LeaderboardCommand, argv, "leaderboard", usage=USAGE)
     if command.jobs < 1:
         raise UserError(f"--jobs must be at least 1, got {command.jobs}.")
-    board = read_leaderboard(command.config)
+    leaderboard = read_leaderboard(command.config)
     output = Path(command.output)
     if command.output == AUTO:
         output = Path("runs") / f"leaderboard-{command.config.stem}"
     try_folder("--output", output)
     from embodied_rl.studies.leaderboard import run  # torch and the simulator, only now
 
-    run(board, output, shlex.join(["embodied-rl", "leaderboard", *argv]), command.jobs)
+    run(leaderboard, output, shlex.join(["embodied-rl", "leaderboard", *argv]), command.jobs)
     return 0

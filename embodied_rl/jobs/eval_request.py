@@ -14,6 +14,7 @@ from embodied_rl.errors import UserError, suggest
 from embodied_rl.factory.policies import CheckpointOptions
 from embodied_rl.factory.tasks import LIBERO_SUITES
 from embodied_rl.jobs.efficient_inference import EfficientConfig
+from embodied_rl.policies.checkpoints.shipped import SHIPPED, require_shipped_for
 from embodied_rl.policy import ActMode
 
 _FAMILIES = ("spatial", "object", "goal", "long")
@@ -77,6 +78,33 @@ def suite_name(benchmark: str, suite: str) -> str:
     if benchmark == "libero" and short == "long":
         short = "10"
     return f"{benchmark}_{short}"
+
+
+def benchmark_of(suite: str) -> str:
+    """'libero' or 'tabletop', of a suite's whole name; UserError for another suite."""
+    name = suite.partition("_")[0]
+    if name not in SUITES:
+        raise UserError(f"suites: '{suite}' is none of {', '.join(SUITES)}; write libero_spatial or tabletop_goal.")
+    suite_name(name, suite)
+    return name
+
+
+def resolved(benchmark: str, command: BenchmarkCommand, suite: str) -> BenchmarkCommand:
+    """`command` with the protocol that 'auto' means, and the folder that 'shipped' means.
+
+    Args:
+        benchmark: of the suite.
+        command: of an evaluation.
+        suite: its whole name.
+
+    Raises:
+        UserError: no checkpoint for the suite is shipped.
+    """
+    if command.protocol == AUTO:
+        command = dataclasses.replace(command, protocol="libero" if benchmark == "libero" else "native")
+    if command.checkpoint == SHIPPED:
+        command = dataclasses.replace(command, checkpoint=require_shipped_for(suite))
+    return command
 
 
 def request_of(benchmark: str, command: BenchmarkCommand) -> dict[str, Any]:

@@ -18,17 +18,6 @@ from embodied_rl.vec_env import SimulatorFailed, VecEnv
 _INDEX = "films.json"
 
 
-def record_failure_videos(
-    env: VecEnv, policy: Policy, report: BenchmarkReport, mode: ActMode, folder: Path, count: int
-) -> None:
-    """Write videos/TASK-stateN.mp4 of up to `count` failed episodes, the first of each task first.
-
-    Films that are there from an earlier session are not made again; videos/films.json says how each run went.
-    """
-    for spec in missing_films(report, folder, count):
-        record_failure(env, policy, spec, mode, folder)
-
-
 def record_failure(
     env: VecEnv,
     policy: Policy,
@@ -37,7 +26,9 @@ def record_failure(
     folder: Path,
     on_frame: Callable[[], None] | None = None,
 ) -> None:
-    """Film one episode, and note how the run went; on_frame: as in `record_frames`.
+    """Film one episode into videos/TASK-stateN.mp4; videos/films.json notes how the run went.
+
+    on_frame: as in `record_frames`.
 
     Where the simulator breaks now, as it did not when the episode was measured, the film stays missing.
     """

@@ -7,15 +7,12 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.config.env import AUTO
 from embodied_rl.config.train import SUITE, kind_of, read_env, read_yaml
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.results_log import REQUEST, read_request
-from embodied_rl.jobs.eval_request import BenchmarkCommand
-from embodied_rl.policies.checkpoints.shipped import SHIPPED, require_shipped_for
+from embodied_rl.jobs.eval_request import BenchmarkCommand, benchmark_of, resolved, suite_name
 from embodied_rl.policies.preprocessing.images import image_pipeline
 from embodied_rl.sim.libero.protocol import HOLD, OPEN, Protocol, protocol
-from embodied_rl.studies.leaderboard_config import benchmark_of
 from embodied_rl.utils.dataclass_io import read_dataclass
 from embodied_rl.utils.suites import base_suite
 
@@ -112,16 +109,9 @@ def read_side(path: Path) -> Side:
     if not path.is_dir() and "_" not in command.suite:
         raise UserError(f"{path}: suite: write its whole name, such as tabletop_{command.suite}.")
     if path.is_dir():
-        from embodied_rl.jobs.eval_request import suite_name
-
         command = replace(command, suite=suite_name(request["benchmark"], command.suite))
-    benchmark = benchmark_of(command.suite)
-    if command.protocol == AUTO:
-        command = replace(command, protocol="libero" if benchmark == "libero" else "native")
-    if command.checkpoint == SHIPPED:
-        command = replace(command, checkpoint=require_shipped_for(command.suite))
     side = Side(
-        replace(command, at_end=False, videos=0),
+        replace(resolved(benchmark_of(command.suite), command, command.suite), at_end=False, videos=0),
         read_dataclass(ProtocolChanges, changes, where="protocol", source=str(path)),
     )
     _check_pictures(side, path)

@@ -11,9 +11,9 @@ from typing import Any, Literal
 from embodied_rl.config.env import AUTO, EnvConfig, MujocoConfig
 from embodied_rl.config.train import read_env, read_yaml
 from embodied_rl.errors import UserError
-from embodied_rl.jobs.eval_request import SUITES, BenchmarkCommand, suite_name
+from embodied_rl.jobs.eval_request import benchmark_of
 from embodied_rl.policies.checkpoints.hub import is_repository
-from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped, require_shipped_for
+from embodied_rl.policies.checkpoints.shipped import is_shipped
 from embodied_rl.policy import ActMode
 from embodied_rl.utils.dataclass_io import read_dataclass
 
@@ -64,21 +64,6 @@ class LeaderboardOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One evaluation of one checkpoint: a row has one for each of its checkpoints, suites and seeds.
-
-    number: of the checkpoint in its row. folder: relative to the leaderboard's. command: as `eval` would get it.
-    """
-
-    row: str
-    number: int
-    benchmark: str
-    suite: str
-    folder: Path
-    command: BenchmarkCommand
-
-
-@dataclass(frozen=True, slots=True)
 class Leaderboard:
     """A leaderboard's file, read. checkpoints: by row; several are training seeds of one recipe."""
 
@@ -93,49 +78,6 @@ class Leaderboard:
             said = ", ".join(f"{row} {count}" for row, count in counts.items()) or "none has several"
             raise UserError(f"compare: seeds needs two rows or more with as many checkpoints each; here: {said}.")
         return next(iter(counts.values()))
-
-    def cells(self, output: Path) -> list[Cell]:
-        """Every evaluation, row by row."""
-        return [
-            self._cell(output, row, number, suite, seed)
-            for row, sources in self.checkpoints.items()
-            for number in range(len(sources))
-            for suite in self.options.suites
-            for seed in self.options.seeds
-        ]
-
-    def _cell(self, output: Path, row: str, number: int, suite: str, seed: int) -> Cell:
-        options = self.options
-        benchmark = benchmark_of(suite)
-        protocol = options.protocol
-        if protocol == AUTO:
-            protocol = "libero" if benchmark == "libero" else "native"
-        part = row.replace(" ", "_") + (f"-{number}" if len(self.checkpoints[row]) > 1 else "")
-        folder = Path("cells") / part / f"{suite}-{protocol}-seed{seed}"
-        checkpoint = self.checkpoints[row][number]
-        command = BenchmarkCommand(
-            checkpoint=require_shipped_for(suite) if checkpoint == SHIPPED else checkpoint,
-            suite=suite,
-            protocol=protocol,
-            states_per_task=options.states_per_task,
-            at_end=False,
-            mode=options.mode,
-            seed=seed,
-            device=options.device,
-            env=options.env,
-            videos=0,
-            output=str(output / folder),
-        )
-        return Cell(row, number, benchmark, suite, folder, command)
-
-
-def benchmark_of(suite: str) -> str:
-    """'libero' or 'tabletop'; UserError for another suite."""
-    name = suite.partition("_")[0]
-    if name not in SUITES:
-        raise UserError(f"suites: '{suite}' is none of {', '.join(SUITES)}; write libero_spatial or tabletop_goal.")
-    suite_name(name, suite)
-    return name
 
 
 def read_leaderboard(path: Path) -> Leaderboard:
@@ -154,12 +96,12 @@ def read_leaderboard(path: Path) -> Leaderboard:
     if options.protocol != AUTO:
         protocol(options.protocol)
     rows = {_row_name(name, path): _sources(str(name), value, path) for name, value in checkpoints.items()}
-    board = Leaderboard(rows, options)
+    leaderboard = Leaderboard(rows, options)
     if options.compare == "seeds":
         from embodied_rl.evaluation.adastop import seed_looks  # torch, only where it is needed
 
-        seed_looks(board.seeds_each, options.looks, options.level)
-    return board
+        seed_looks(leaderboard.seeds_each, options.looks, options.level)
+    return leaderboard
 
 
 def _row_name(name: Any, path: Path) -> str:

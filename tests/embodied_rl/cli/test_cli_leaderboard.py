@@ -17,6 +17,7 @@ import yaml
 
 from embodied_rl.cli import main
 from embodied_rl.sim.tabletop import load_suite
+from embodied_rl.studies.leaderboard import evaluations_of
 from embodied_rl.studies.leaderboard_config import read_leaderboard
 from embodied_rl.telemetry.metrics import MetricsLog
 from embodied_rl.types import ChunkResult, EpisodeSpec
@@ -314,4 +315,4 @@ def test_the_example_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     board = read_leaderboard(Path(__file__).parents[3] / "examples" / "leaderboard.yaml")
     assert list(board.checkpoints) == ["start", "ppo", "grpo"]
-    assert len(board.cells(tmp_path)) == 3
+    assert len(evaluations_of(board, tmp_path)) == 3

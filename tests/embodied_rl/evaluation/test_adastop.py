@@ -14,7 +14,7 @@ from embodied_rl.benchmarks.lab.sequential import SEED_CASES, Figures, Simulatio
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.adastop import compare_seeds, mean_interval, places, seed_looks, seeds_interval
 from embodied_rl.evaluation.paired import ComparisonPlan, compare
-from embodied_rl.studies.leaderboard_figures import _TESTS
+from embodied_rl.studies.leaderboard_report import _TESTS
 
 FEW = Simulation(simulations=200, draws=400)
 

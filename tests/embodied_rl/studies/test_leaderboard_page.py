@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.studies.leaderboard import _table
-from embodied_rl.studies.leaderboard_page import Extras, Film, headline, render_leaderboard, write_leaderboard_page
+from embodied_rl.studies.leaderboard_report import Extras, Video, headline, render_page, table_lines, write_page
 from embodied_rl.telemetry.video import VideoWriter
 
 BROWSER = next(
@@ -79,12 +78,12 @@ FIGURES["rows"][0] |= {
 EXTRAS = Extras(
     speed={"good & <great>": {"decisions_per_s": 123.4, "seconds": 90.0, "jobs": 2}},
     machine="a <machine>",
-    films=[Film("good & <great>", "toy/reach", 7, "cells/good_&/videos/reach state7.mp4", True)],
+    videos=[Video("good & <great>", "toy/reach", 7, "cells/good_&/videos/reach state7.mp4", True)],
 )
 
 
 def test_names_are_text_and_not_markup() -> None:
-    page = render_leaderboard(FIGURES, EXTRAS)
+    page = render_page(FIGURES, EXTRAS)
     assert "good &amp; &lt;great&gt;" in page
     assert "<great>" not in page
     assert "not ranked" in page
@@ -92,7 +91,7 @@ def test_names_are_text_and_not_markup() -> None:
 
 
 def test_curves_films_speed_and_seeds_are_shown_where_there_are_some() -> None:
-    page = render_leaderboard(FIGURES, EXTRAS)
+    page = render_page(FIGURES, EXTRAS)
     assert "64 episodes: 90.0% (80.0% to 95.0%)" in page
     assert 'src="cells/good_%26/videos/reach%20state7.mp4"' in page
     assert "which was filmed, succeeded" in page
@@ -100,7 +99,7 @@ def test_curves_films_speed_and_seeds_are_shown_where_there_are_some() -> None:
     assert "a &lt;machine&gt;" in page
     assert "2 training seeds: 85.0% to 95.0%, mean 90.0% (40.0% to 100.0%)" in page
     bare = FIGURES | {"rows": FIGURES["rows"][1:]}
-    empty = render_leaderboard(bare, Extras({}, "", []))
+    empty = render_page(bare, Extras({}, "", []))
     for heading in ("Training", "Failures", "Speed"):
         assert f"<h2>{heading}</h2>" in page
         assert f"<h2>{heading}</h2>" not in empty
@@ -109,9 +108,9 @@ def test_curves_films_speed_and_seeds_are_shown_where_there_are_some() -> None:
 def test_stand_ins_for_official_files_are_said_beside_the_result() -> None:
     said = "APPROXIMATE: 2 official files are stand-ins"
     figures = FIGURES | {"machine": {"toy": {"mujoco": "4.0.0"}, "goal": {"assets": said}}}
-    assert f"<p>goal: {said}</p>" in render_leaderboard(figures, EXTRAS).partition("<h2>Rows")[0]
-    assert _table(figures, {})[-1] == f"  goal: {said}"
-    assert "APPROXIMATE" not in render_leaderboard(FIGURES, EXTRAS) + "".join(_table(FIGURES, {}))
+    assert f"<p>goal: {said}</p>" in render_page(figures, EXTRAS).partition("<h2>Rows")[0]
+    assert table_lines(figures, {})[-1] == f"  goal: {said}"
+    assert "APPROXIMATE" not in render_page(FIGURES, EXTRAS) + "".join(table_lines(FIGURES, {}))
 
 
 def board(*rows: tuple[str, int | None, int], undecided: Collection[frozenset[str]] = ()) -> dict[str, Any]:
@@ -223,8 +222,8 @@ def opened(path: Path, profile: Path) -> Iterator[Tab]:
 @pytest.mark.skipif(not BROWSER, reason="no Chromium is installed")
 def test_the_page_works_by_keyboard_and_on_a_narrow_screen(tmp_path: Path) -> None:
     page = tmp_path / "index.html"
-    write_leaderboard_page(page, FIGURES, EXTRAS)
-    with VideoWriter(tmp_path / EXTRAS.films[0].source, 20) as film:
+    write_page(page, FIGURES, EXTRAS)
+    with VideoWriter(tmp_path / EXTRAS.videos[0].source, 20) as film:
         for shade in range(4):
             film.write(np.full((64, 64, 3), 60 * shade, np.uint8))
     names = "[...document.querySelectorAll('#board tbody tr:not([hidden])')].map(r => r.dataset.name)"
