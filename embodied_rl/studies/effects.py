@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from statistics import median
 
 import numpy as np
@@ -73,13 +73,20 @@ def first_parting(first: Array, second: Array) -> int | None:
     return int(apart.argmax()) if apart.any() else None
 
 
-def effect(factor: str, values: tuple[str, str], first: Sequence[Trace], second: Sequence[Trace]) -> Effect:
+def effect(
+    factor: str,
+    values: tuple[str, str],
+    first: Sequence[Trace],
+    second: Sequence[Trace],
+    verdict: Decision | None = None,
+) -> Effect:
     """Compare the same episodes under two values of a factor.
 
     Args:
         factor: its name.
         values: in words.
         first, second: traces of the same episodes, in the same order.
+        verdict: of a test of the second value, where there was one.
 
     Raises:
         ValueError: they are of other episodes.
@@ -113,7 +120,8 @@ def effect(factor: str, values: tuple[str, str], first: Sequence[Trace], second:
         len(parted),
         median(parted.values()) if parted else None,
         None if earliest is None else (first[earliest].spec, parted[earliest]),
-        not_measured=len(all_pairs) - len(both),
+        verdict,
+        len(all_pairs) - len(both),
     )
 
 
@@ -124,22 +132,10 @@ def ranked(effects: Sequence[Effect]) -> list[Effect]:
 
 def to_json(item: Effect) -> dict[str, object]:
     """Plain values."""
-    example: Mapping[str, object] | None = None
+    data = asdict(item)
     if item.example is not None:
         spec, step = item.example
-        example = {"task": spec.task, "init_state": spec.init_state, "step": step}
-    return {
-        "factor": item.factor,
-        "first": item.first,
-        "second": item.second,
-        "success": list(item.success),
-        "difference": item.difference,
-        "low": item.low,
-        "high": item.high,
-        "episodes": item.episodes,
-        "parted": item.parted,
-        "step": item.step,
-        "example": example,
-        "verdict": item.verdict,
-        **({"not_measured": item.not_measured} if item.not_measured else {}),
-    }
+        data["example"] = {"task": spec.task, "init_state": spec.init_state, "step": step}
+    if not item.not_measured:
+        del data["not_measured"]
+    return data

@@ -120,7 +120,8 @@ def test_two_files_are_explained_with_pictures(
     assert "<td>everything</td>" in page
     said = capsys.readouterr().out
     assert "the same 4 episodes each time" in said
-    assert "as_rendered, frames of the policy, lerobot, frames of the policy" in said
+    assert max(map(len, said.splitlines()[:-1])) <= 80  # the last names a folder
+    assert " as_rendered, " in said
 
 
 @pytest.mark.usefixtures("world")
