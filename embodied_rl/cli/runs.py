@@ -106,7 +106,7 @@ def main(argv: list[str]) -> int:
 
 
 def _list(command: ListCommand) -> int:
-    from embodied_rl.studies.compare import list_lines
+    from embodied_rl.jobs.run_tables import list_lines
 
     console = LastingConsole()
     console.facts(list_lines(command.folder, console.width if console.is_terminal else None))
@@ -115,7 +115,7 @@ def _list(command: ListCommand) -> int:
 
 def _show(command: ShowCommand) -> int:
     from embodied_rl.jobs.run_records import read_record
-    from embodied_rl.studies.compare import show_lines
+    from embodied_rl.jobs.run_tables import show_lines
 
     LastingConsole().facts(show_lines(read_record(command.run)))
     return 0
@@ -124,7 +124,7 @@ def _show(command: ShowCommand) -> int:
 def _export(command: ExportRunsCommand) -> int:
     try_folder("--out", command.out)
     from embodied_rl.jobs.run_records import read_record
-    from embodied_rl.studies.compare import export_runs
+    from embodied_rl.jobs.run_tables import export_runs
 
     export_runs([read_record(folder) for folder in command.runs], command.out)
     print(f"wrote {command.out / 'runs.json'} and {command.out / 'metrics.parquet'}")

@@ -14,6 +14,7 @@ import yaml
 from embodied_rl import assets, configs
 from embodied_rl.config.train import TrainConfig, kind_of
 from embodied_rl.evaluation.band import Band
+from embodied_rl.utils.words import counted
 
 CARDS = Path(assets.__file__).with_name("reference_runs.yaml")
 
@@ -73,6 +74,16 @@ def card_for(config: TrainConfig) -> RecipeCard | None:
         if same and (config.suite, config.tasks) == (recipe.suite, recipe.tasks) and _explores_alike(config, recipe):
             return card
     return None
+
+
+def card_line(card: RecipeCard) -> str:
+    """What a user should see."""
+    band, minutes = card.end.band, card.cpu_minutes
+    cost = f"; {' to '.join(dict.fromkeys(f'{value:.0f}' for value in minutes))} CPU minutes" if minutes else ""
+    return (
+        f"{card.recipe}: {band.mean:.1%} after {card.end.update} updates, another run in {band.low:.1%} to "
+        f"{band.high:.1%} ({counted(card.runs, 'run')}, {card.source}){cost}"
+    )
 
 
 _KINDS = ("policy", "algorithm")

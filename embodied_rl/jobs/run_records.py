@@ -9,12 +9,9 @@ from typing import Any
 
 from embodied_rl.config.train import TrainConfig, kind_of, load_yaml, to_dict
 from embodied_rl.errors import UserError
-from embodied_rl.evaluation.change import Change, paired_change
-from embodied_rl.evaluation.evaluate import EvalReport
 from embodied_rl.evaluation.forecast import Forecast, Rate, forecast
-from embodied_rl.jobs.run_folder import CONFIG_FILE, MAY_DIFFER, RUN_INFO, flat, read_run_info
+from embodied_rl.jobs.run_folder import CONFIG_FILE, RUN_INFO, read_run_info
 from embodied_rl.telemetry.metrics import read_metrics
-from embodied_rl.telemetry.observer import evaluation_path, read_evaluation
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,36 +120,6 @@ def find_runs(root: Path) -> Iterable[Path]:
     if not root.is_dir():
         raise UserError(f"there is no folder {root}: name the one that holds your runs.")
     return sorted(path.parent for path in root.rglob(RUN_INFO) if (path.parent / CONFIG_FILE).is_file())
-
-
-def config_changes(first: TrainConfig, second: TrainConfig) -> dict[str, tuple[Any, Any]]:
-    """Keys whose values differ, of those that decide what is learned; the seed and the folder aside."""
-    one, two = flat(to_dict(first)), flat(to_dict(second))
-    names = [name for name in dict.fromkeys((*one, *two)) if name not in MAY_DIFFER and name != "seed"]
-    return {name: (one.get(name), two.get(name)) for name in names if one.get(name) != two.get(name)}
-
-
-def session_changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """What else differs between two runs: versions, machine, device, weights."""
-    names = ("versions", "machine", "device", "weights", "simulator", "renderer", "era")
-    return {name: (first.get(name), second.get(name)) for name in names if first.get(name) != second.get(name)}
-
-
-def paired_ends(first: RunRecord, second: RunRecord) -> Change | None:
-    """The first run's newest evaluation minus the second's, on the states that both measured.
-
-    None where they share none, as where a task does not repeat itself.
-    """
-    one, two = (_newest(record) for record in (first, second))
-    return None if one is None or two is None else paired_change(two, one)
-
-
-def _newest(record: RunRecord) -> EvalReport | None:
-    """The newest evaluation, episode by episode."""
-    steps = list(record.evaluations())
-    if not steps or not evaluation_path(record.folder, steps[-1]).is_file():
-        return None
-    return read_evaluation(record.folder, steps[-1])
 
 
 def _figure(row: Mapping[str, float]) -> str:

@@ -1,110 +1,21 @@
-"""What `runs` says of a record, line by line."""
+"""`runs compare`: a run against its recipe's reference runs, or two runs with each other, by what they measured."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from embodied_rl import configs
-from embodied_rl.errors import UserError
-from embodied_rl.jobs.recipe_cards import RecipeCard, card_for
-from embodied_rl.jobs.run_records import RunRecord, config_changes, find_runs, paired_ends, read_record, session_changes
-from embodied_rl.telemetry.tables import NOT_REPEATABLE, change_words
-from embodied_rl.utils.output import replace_text
-from embodied_rl.utils.words import counted, file_size, time_spent
-
-_SHOWN = (
-    *("suite", "policy", "weights", "algorithm", "scheduler"),
-    *("simulator", "renderer", "device", "machine", "versions"),
-)
-
-
-_HEADS = ("run", "what", "seed", "updates", "held-out", "CPU time", "state")
-
-
-def list_lines(root: Path, width: int | None = None) -> list[str]:
-    """The runs in a folder, each on one line; a run that cannot be read says why.
-
-    width: columns of a terminal; where a line is longer, each run has its name on one line and the rest below. None:
-        nobody reads it on a terminal.
-    """
-    rows, broken = [], []
-    for folder in find_runs(root):
-        name = str(folder.relative_to(root))
-        try:
-            rows.append((name, *_listed(read_record(folder))))
-        except UserError as error:
-            broken.append(f"{name}: {error}")
-    sizes = [max(map(len, column)) for column in zip(_HEADS, *rows, strict=True)]
-    if width is not None and sum(sizes) + 2 * len(sizes) > width:
-        lines = []
-        for name, what, seed, updates, held_out, cpu, state in rows:
-            parts = (what, f"seed {seed}", f"{updates} updates", held_out, f"{cpu} of CPU time" if cpu else "", state)
-            lines += [name, f"  {', '.join(filter(None, parts))}"]
-        return lines + broken
-    table = [_HEADS, *rows] if rows else []
-    return [
-        "  ".join(text.ljust(size) for text, size in zip(row, sizes, strict=True)).rstrip() for row in table
-    ] + broken
-
-
-def _listed(record: RunRecord) -> tuple[str, ...]:
-    """The columns of a run after its name."""
-    ends = " -> ".join(filter(None, record.ends()))
-    by_success = any("eval/success" in row for row in record.metrics)
-    return (
-        f"{record.config.suite} {record.title}",
-        str(record.config.seed),
-        f"{record.updates}/{record.config.iterations}",
-        f"{'success' if by_success else 'return'} {ends}" if ends else "not evaluated",
-        time_spent(seconds) if (seconds := record.cpu_seconds) is not None else "",
-        "finished" if record.finished else "not finished",
-    )
-
-
-def show_lines(record: RunRecord) -> list[str]:
-    """Everything that a reader asks first."""
-    last = record.sessions[-1]
-    rows: dict[str, Any] = {name: last[name] for name in _SHOWN if name in last}
-    rows["command"] = last.get("command", "")
-    rows["sessions"] = counted(len(record.sessions), "session")
-    seconds = record.cpu_seconds
-    rows["CPU time"] = "not known: a session says it when it ends" if seconds is None else time_spent(seconds)
-    if seconds is not None and not all("cpu_seconds" in session for session in record.sessions):
-        rows["CPU time"] += ", killed ones apart"
-    if peaks := [session["peak_memory_bytes"] for session in record.sessions if "peak_memory_bytes" in session]:
-        rows["memory"] = f"{file_size(max(peaks))} at the peak, of the process that trains"
-    rows["updates"] = f"{record.updates} of {record.config.iterations}"
-    if not record.repeatable:
-        rows["repeats"] = NOT_REPEATABLE
-    before, after = record.ends()
-    rows["held-out"] = " -> ".join(part for part in (before, after) if part) or "not evaluated yet"
-    lines = [f"  {name:<12}{value}" for name, value in rows.items()]
-    card = card_for(record.config)
-    if card is not None:
-        lines.append(f"  {'recipe card':<12}{card_line(card)}")
-    return lines + forecast_lines(record)
-
-
-def card_line(card: RecipeCard) -> str:
-    """What a user should see."""
-    band, minutes = card.end.band, card.cpu_minutes
-    cost = f"; {' to '.join(dict.fromkeys(f'{value:.0f}' for value in minutes))} CPU minutes" if minutes else ""
-    return (
-        f"{card.recipe}: {band.mean:.1%} after {card.end.update} updates, another run in {band.low:.1%} to "
-        f"{band.high:.1%} ({counted(card.runs, 'run')}, {card.source}){cost}"
-    )
-
-
-def forecast_lines(record: RunRecord) -> list[str]:
-    """Where an unfinished run will end."""
-    if record.finished or (said := record.forecast()) is None:
-        return []
-    share = record.updates / record.config.iterations
-    interval = f"{said.low:.1%} to {said.high:.1%}"
-    return [f"  {'forecast':<12}{said.expected:.1%} at the end ({interval}), from {share:.0%} of the run"]
+from embodied_rl.config.train import TrainConfig, to_dict
+from embodied_rl.evaluation.change import Change, paired_change
+from embodied_rl.evaluation.evaluate import EvalReport
+from embodied_rl.jobs.recipe_cards import RecipeCard, card_line
+from embodied_rl.jobs.run_folder import MAY_DIFFER, flat
+from embodied_rl.jobs.run_records import RunRecord
+from embodied_rl.jobs.run_tables import forecast_lines
+from embodied_rl.telemetry.observer import evaluation_path, read_evaluation
+from embodied_rl.telemetry.tables import change_words
+from embodied_rl.utils.words import counted
 
 
 def band_lines(record: RunRecord, card: RecipeCard) -> tuple[list[str], bool | None]:
@@ -176,19 +87,31 @@ def pair_lines(first: RunRecord, second: RunRecord) -> list[str]:
     ]
 
 
-def export_runs(records: Sequence[RunRecord], out: Path) -> None:
-    """Write runs.json (all but the metrics) and metrics.parquet (run, step, name, value) into the folder `out`."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+def config_changes(first: TrainConfig, second: TrainConfig) -> dict[str, tuple[Any, Any]]:
+    """Keys whose values differ, of those that decide what is learned; the seed and the folder aside."""
+    one, two = flat(to_dict(first)), flat(to_dict(second))
+    names = [name for name in dict.fromkeys((*one, *two)) if name not in MAY_DIFFER and name != "seed"]
+    return {name: (one.get(name), two.get(name)) for name in names if one.get(name) != two.get(name)}
 
-    out.mkdir(parents=True, exist_ok=True)
-    replace_text(out / "runs.json", json.dumps([record.to_json() for record in records], indent=1) + "\n")
-    columns: dict[str, list[Any]] = {"run": [], "step": [], "name": [], "value": []}
-    for record in records:
-        for row in record.metrics:
-            for name, value in row.items():
-                if name != "step":
-                    for key, item in zip(columns, (str(record.folder), row["step"], name, value), strict=True):
-                        columns[key].append(item)
-    schema = pa.schema([("run", pa.string()), ("step", pa.int64()), ("name", pa.string()), ("value", pa.float64())])
-    pq.write_table(pa.table(columns, schema=schema), out / "metrics.parquet")
+
+def session_changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """What else differs between two runs: versions, machine, device, weights."""
+    names = ("versions", "machine", "device", "weights", "simulator", "renderer", "era")
+    return {name: (first.get(name), second.get(name)) for name in names if first.get(name) != second.get(name)}
+
+
+def paired_ends(first: RunRecord, second: RunRecord) -> Change | None:
+    """The first run's newest evaluation minus the second's, on the states that both measured.
+
+    None where they share none, as where a task does not repeat itself.
+    """
+    one, two = (_newest_evaluation(record) for record in (first, second))
+    return None if one is None or two is None else paired_change(two, one)
+
+
+def _newest_evaluation(record: RunRecord) -> EvalReport | None:
+    """The newest evaluation, episode by episode."""
+    steps = list(record.evaluations())
+    if not steps or not evaluation_path(record.folder, steps[-1]).is_file():
+        return None
+    return read_evaluation(record.folder, steps[-1])
