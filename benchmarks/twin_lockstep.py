@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.api import load_policy, make_vec_env
-from embodied_rl.evaluation.evaluate import evaluate, wilson
+from embodied_rl.evaluation.evaluate import evaluate
+from embodied_rl.evaluation.intervals import wilson
 from embodied_rl.jobs.deploy import held_out
 from embodied_rl.policy import Policy, action_array
 from embodied_rl.real_robot.core.executor import Chunk, ExecutorConfig, Overlap

@@ -15,8 +15,8 @@ import tyro
 import yaml
 
 from embodied_rl.benchmarks.lab.curves import ALL_TASKS, Point, evaluations, read_csv
-from embodied_rl.evaluation.band import prediction_band
 from embodied_rl.evaluation.forecast import Forecast, Rate, forecast
+from embodied_rl.evaluation.intervals import prediction_band
 from embodied_rl.jobs.recipe_cards import CARDS
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"

@@ -24,7 +24,7 @@ from embodied_rl.api import make_vec_env
 from embodied_rl.benchmarks.lab.latency_run import Figures, Setting, run_episodes
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.benchmark import interleaved
-from embodied_rl.evaluation.evaluate import wilson
+from embodied_rl.evaluation.intervals import wilson
 from embodied_rl.factory.policies import open_policy
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.utils.output import try_output

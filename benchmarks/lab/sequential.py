@@ -21,9 +21,8 @@ from statistics import NormalDist
 import numpy as np
 import tyro
 
-from embodied_rl.evaluation.adastop import compare_seeds, seed_looks
-from embodied_rl.evaluation.evaluate import wilson
-from embodied_rl.evaluation.paired import ComparisonPlan, ComparisonState, compare
+from embodied_rl.evaluation.adastop import ComparisonPlan, ComparisonState, compare, compare_seeds, seed_looks
+from embodied_rl.evaluation.intervals import wilson
 from embodied_rl.rng import philox
 from embodied_rl.types import Array
 

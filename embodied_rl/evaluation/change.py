@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embodied_rl.evaluation.evaluate import Z95, EvalReport
-from embodied_rl.evaluation.paired import paired_interval
+from embodied_rl.evaluation.evaluate import EvalReport
+from embodied_rl.evaluation.intervals import Z95, paired_interval
 
 
 @dataclass(frozen=True, slots=True)

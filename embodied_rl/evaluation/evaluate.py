@@ -9,14 +9,13 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from embodied_rl.errors import UserError
+from embodied_rl.evaluation.intervals import Z95, wilson
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.rollout.env_runner import EnvRunner
 from embodied_rl.rollout.retries import EVALUATION_ATTEMPTS, FailureCause, RetryPolicy
 from embodied_rl.types import EpisodeResult, EpisodeSpec
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.vec_env import EnvInfo, VecEnv
-
-Z95 = 1.959963984540054  # the 97.5 % quantile of the standard normal distribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,16 +191,6 @@ def nothing_measured(specs: Sequence[EpisodeSpec]) -> str:
         f"nothing could be measured: the simulator broke in every one of {len(specs)} episodes, the first of task "
         f"'{first.task}', initial state {first.init_state}. Mend the simulator, or evaluate on other states."
     )
-
-
-def wilson(successes: int, episodes: int) -> tuple[float, float]:
-    """The 95 % score interval of a proportion (Wilson 1927); ValueError unless 0 <= successes <= episodes > 0."""
-    if not 0 <= successes <= episodes or episodes == 0:
-        raise ValueError(f"{successes} successes of {episodes} episodes make no proportion")
-    rate, z2 = successes / episodes, Z95**2
-    centre = (rate + z2 / (2 * episodes)) / (1 + z2 / episodes)
-    spread = Z95 / (1 + z2 / episodes) * math.sqrt(rate * (1 - rate) / episodes + z2 / (4 * episodes**2))
-    return max(0.0, centre - spread), min(1.0, centre + spread)
 
 
 def score(

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 
 from embodied_rl.errors import UserError
-from embodied_rl.evaluation.evaluate import wilson
+from embodied_rl.evaluation.intervals import wilson
 from embodied_rl.jobs.deploy_views import data_set_views, recorded_views, simulated_views, write_views
 from embodied_rl.real_robot.deploy.dashboard import checklist, dashboard
 from embodied_rl.real_robot.deploy.episodes import Episode, run_episode, shadow_episode, to_idle

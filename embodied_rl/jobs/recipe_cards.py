@@ -13,7 +13,7 @@ import yaml
 
 from embodied_rl import assets, configs
 from embodied_rl.config.train import TrainConfig, kind_of
-from embodied_rl.evaluation.band import Band
+from embodied_rl.evaluation.intervals import Band
 from embodied_rl.utils.words import counted
 
 CARDS = Path(assets.__file__).with_name("reference_runs.yaml")

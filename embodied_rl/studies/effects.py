@@ -10,7 +10,8 @@ from statistics import median
 import numpy as np
 
 from embodied_rl.errors import UserError
-from embodied_rl.evaluation.paired import Decision, paired_interval
+from embodied_rl.evaluation.adastop import Decision
+from embodied_rl.evaluation.intervals import paired_interval
 from embodied_rl.types import Array, EpisodeResult, EpisodeSpec
 
 _SAME = 1e-6

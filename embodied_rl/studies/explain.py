@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from embodied_rl.evaluation.actions import ActionRecorder
+from embodied_rl.evaluation.adastop import ComparisonPlan, ComparisonState, Decision, Pair, compare
 from embodied_rl.evaluation.benchmark import interleaved
 from embodied_rl.evaluation.evaluate import run_once
-from embodied_rl.evaluation.paired import ComparisonPlan, ComparisonState, Decision, Pair, compare
 from embodied_rl.evaluation.record import seen_at
 from embodied_rl.jobs.evaluation_setup import EvaluationPlan, make_plan, open_evaluation_env, prepare
 from embodied_rl.rollout.sampler import evaluation_specs

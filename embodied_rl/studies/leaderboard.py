@@ -17,10 +17,9 @@ from typing import Any
 
 from rich.console import Console
 
-from embodied_rl.evaluation.adastop import compare_seeds, places, seed_looks
+from embodied_rl.evaluation.adastop import ComparisonPlan, ComparisonState, compare, compare_seeds, places, seed_looks
 from embodied_rl.evaluation.benchmark import interleaved
 from embodied_rl.evaluation.overlap import Overlap, overlap, trained_states
-from embodied_rl.evaluation.paired import ComparisonPlan, ComparisonState, compare
 from embodied_rl.evaluation.results_log import EpisodeResultsLog, Finished
 from embodied_rl.factory.policies import policy_folder
 from embodied_rl.jobs.eval_request import BenchmarkCommand, benchmark_of, resolved

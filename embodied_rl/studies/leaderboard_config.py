@@ -11,6 +11,7 @@ from typing import Any, Literal
 from embodied_rl.config.env import AUTO, EnvConfig, MujocoConfig
 from embodied_rl.config.train import read_env, read_yaml
 from embodied_rl.errors import UserError
+from embodied_rl.evaluation.adastop import seed_looks
 from embodied_rl.jobs.eval_request import benchmark_of
 from embodied_rl.policies.checkpoints.hub import is_repository
 from embodied_rl.policies.checkpoints.shipped import is_shipped
@@ -98,8 +99,6 @@ def read_leaderboard(path: Path) -> Leaderboard:
     rows = {_row_name(name, path): _sources(str(name), value, path) for name, value in checkpoints.items()}
     leaderboard = Leaderboard(rows, options)
     if options.compare == "seeds":
-        from embodied_rl.evaluation.adastop import seed_looks  # torch, only where it is needed
-
         seed_looks(leaderboard.seeds_each, options.looks, options.level)
     return leaderboard
 

@@ -10,11 +10,11 @@ from statistics import fmean
 from typing import Any
 
 from embodied_rl.errors import UserError
-from embodied_rl.evaluation.adastop import mean_interval
+from embodied_rl.evaluation.adastop import ComparisonPlan, ComparisonState
 from embodied_rl.evaluation.benchmark import summarise
 from embodied_rl.evaluation.evaluate import Score, nothing_measured, score
+from embodied_rl.evaluation.intervals import mean_interval
 from embodied_rl.evaluation.overlap import Overlap
-from embodied_rl.evaluation.paired import ComparisonPlan, ComparisonState
 from embodied_rl.evaluation.results_log import Finished
 from embodied_rl.jobs.failure_videos import failures, film_index, film_path
 from embodied_rl.policies.checkpoints.shipped import is_shipped

@@ -14,8 +14,8 @@ from typing import Any
 from rich.console import Console
 
 from embodied_rl.config.env import resized
+from embodied_rl.evaluation.adastop import ComparisonState
 from embodied_rl.evaluation.benchmark import summarise
-from embodied_rl.evaluation.paired import ComparisonState
 from embodied_rl.evaluation.results_log import EpisodeResultsLog, Finished
 from embodied_rl.factory.envs import announce_compilation
 from embodied_rl.jobs.eval_request import BenchmarkCommand, request_of

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from embodied_rl.benchmarks.lab.sequential import SEED_CASES, Figures, Simulation, failures, seed_scores, simulate_seeds
 from embodied_rl.errors import UserError
-from embodied_rl.evaluation.adastop import compare_seeds, mean_interval, places, seed_looks, seeds_interval
-from embodied_rl.evaluation.paired import ComparisonPlan, compare
+from embodied_rl.evaluation.adastop import ComparisonPlan, compare, compare_seeds, places, seed_looks
+from embodied_rl.evaluation.intervals import mean_interval, seeds_interval
 from embodied_rl.studies.leaderboard_report import _TESTS
 
 FEW = Simulation(simulations=200, draws=400)

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.benchmark import interleaved, run_missing, summarise
-from embodied_rl.evaluation.evaluate import evaluate, wilson
+from embodied_rl.evaluation.evaluate import evaluate
+from embodied_rl.evaluation.intervals import wilson
 from embodied_rl.evaluation.results_log import EPISODES, EpisodeResultsLog, Finished, Outcome, read_request
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.types import EpisodeResult, EpisodeSpec

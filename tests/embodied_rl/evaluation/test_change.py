@@ -8,7 +8,7 @@ import pytest
 
 from embodied_rl.evaluation.change import paired_change
 from embodied_rl.evaluation.evaluate import EvalReport, report
-from embodied_rl.evaluation.paired import paired_interval
+from embodied_rl.evaluation.intervals import paired_interval
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.types import EpisodeResult
 from tests.env_info import env_info

@@ -13,7 +13,8 @@ from scipy.stats import binomtest
 
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.config import EvalConfig
-from embodied_rl.evaluation.evaluate import EvalReport, evaluate, wilson
+from embodied_rl.evaluation.evaluate import EvalReport, evaluate
+from embodied_rl.evaluation.intervals import wilson
 from embodied_rl.evaluation.record import record_episode
 from embodied_rl.policy import ActMode
 from embodied_rl.rollout.sampler import evaluation_specs

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from embodied_rl.benchmarks.lab.cards import RECORDED, cards_yaml, halfway, measured
-from embodied_rl.evaluation.band import prediction_band
 from embodied_rl.evaluation.forecast import Rate, forecast
+from embodied_rl.evaluation.intervals import prediction_band
 from embodied_rl.jobs.recipe_cards import CARDS, cards
 from tests.embodied_rl.toy_run import run
 

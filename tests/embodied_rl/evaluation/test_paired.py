@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from embodied_rl.benchmarks.lab.sequential import Case, Figures, Simulation, episodes_used, failures, outcomes, simulate
 from embodied_rl.errors import UserError
-from embodied_rl.evaluation.paired import ComparisonPlan, compare, paired_interval
+from embodied_rl.evaluation.adastop import ComparisonPlan, compare
+from embodied_rl.evaluation.intervals import paired_interval
 
 FEW = Simulation(simulations=300, draws=500)
 
