@@ -87,6 +87,7 @@ class FixedSeed(IntEnum):
 
     MANISKILL_STATES = 0x35
     ENVPOOL_STATES = 0xE9
+    METAWORLD_STATES = 0x3E7A
     PI0_LOSS = 0xF10
     PI0_VALIDATION = 0xF11
 
