@@ -20,7 +20,7 @@ from embodied_rl.data.actions import MOST_BEYOND, share_beyond
 from embodied_rl.errors import UserError
 from embodied_rl.factory.backends import check_observes
 from embodied_rl.factory.policies import family_named, load_policy, policy_folder
-from embodied_rl.jobs.findings import DoctorConfig, Finding
+from embodied_rl.jobs.findings import DoctorConfig, Finding, judged
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.policy import ActMode, action_array
@@ -58,13 +58,7 @@ def check_policy(config: DoctorConfig) -> list[Finding]:
         check_observes(policy, suite_named(config.suite), str(folder))
     except UserError as error:
         return [Finding("checkpoint", "problem", str(error), "see the line itself")]
-    case = Case(
-        policy,
-        folder,
-        config,
-        _look(policy, config),
-        _demonstrations(config, policy, read_provenance(folder).get("cameras", ())),
-    )
+    case = Case(policy, folder, config, _look(policy, config), _demonstrations(config, policy, folder))
     checks = (unnorm_key, gripper, images, first_update, statistics)
     return [checkpoint(policy, folder), *(finding for check in checks for finding in check(case))]
 
@@ -101,7 +95,7 @@ def gripper(case: Case) -> Iterator[Finding]:
     advice = "choose the statistics and the kind of policy that it was trained with"
     found = f"data from {low:.2f} to {high:.2f}, read as {'0 closed, 1 open' if zero_one else '-1 open, 1 closed'}"
     good = (low > -0.5) if zero_one else (low < -0.5)
-    yield Finding("gripper range", "ok" if good else "problem", found, "" if good else advice)
+    yield judged("gripper range", good, found, advice)
     closed = float((_greedy(case.policy, case.seen)[:, 0, -1] > 0).mean())
     found = f"closes at once in {closed:.0%} of {_STATES} first decisions"
     if closed > _MOSTLY:
@@ -144,12 +138,11 @@ def images(case: Case) -> Iterator[Finding]:
     replay = _act(case.policy, case.seen, "greedy").replay
     dark = replace(case.seen, images=torch.zeros_like(case.seen.images))
     change = float((_log_prob(case.policy, case.seen, replay) - _log_prob(case.policy, dark, replay)).abs().max())
-    good = change > 1e-3
-    yield Finding(
+    yield judged(
         "image use",
-        "ok" if good else "problem",
+        change > 1e-3,
         f"black pictures change a log-prob by {change:.2g}",
-        "" if good else "its vision weights are not those that it was trained with: restore the checkpoint",
+        "its vision weights are not those that it was trained with: restore the checkpoint",
     )
     if case.data is not None:
         yield _mirrored(case.policy, case.data)
@@ -184,27 +177,23 @@ def first_update(case: Case) -> Iterator[Finding]:
         )
         ratio = (again - drawn.log_prob[part].cpu()).exp()
         error = max(error, float((ratio - 1).abs().nan_to_num(torch.inf).max()))
-    good = error <= tolerance
-    yield Finding(
+    yield judged(
         "first update",
-        "ok" if good else "problem",
+        error <= tolerance,
         f"ratios of recomputed to rollout probabilities are 1 within {error:.2g} (allowed: {tolerance})",
-        ""
-        if good
-        else "its logits are too large for its "
-        "number format: train with --learner.recompute-old-log-probs, or restore the checkpoint",
+        "its logits are too large for its number format: train with --learner.recompute-old-log-probs, or restore the "
+        "checkpoint",
     )
 
 
 def statistics(case: Case) -> Iterator[Finding]:
     """Whether the action ranges are possible, and those of the data set."""
     low, high = case.policy.action_range
-    good = bool((low[_ARM] > -1.05).all() and (high[_ARM] < 1.05).all())
-    yield Finding(
+    yield judged(
         "action range",
-        "ok" if good else "problem",
+        bool((low[_ARM] > -1.05).all() and (high[_ARM] < 1.05).all()),
         f"{low[_ARM].min():.2f} to {high[_ARM].max():.2f} of the simulator's -1 to 1",
-        "" if good else "what lies beyond is cut off: choose the statistics of a data set in the simulator's units",
+        "what lies beyond is cut off: choose the statistics of a data set in the simulator's units",
     )
     if case.data is None:
         yield Finding("action statistics", "note", "not compared with demonstrations", "--dataset DIR compares them")
@@ -223,12 +212,8 @@ def statistics(case: Case) -> Iterator[Finding]:
             f"{theirs[0][worst]:.3f} to {theirs[1][worst]:.3f}"
         )
         good = each.max() <= _RANGE_ERROR
-    yield Finding(
-        "action statistics",
-        "ok" if good else "problem",
-        found,
-        "" if good else "choose another --unnorm-key, or name the data set that it was trained on",
-    )
+    advice = "choose another --unnorm-key, or name the data set that it was trained on"
+    yield judged("action statistics", good, found, advice)
 
 
 def _look(policy: AnyPolicy, config: DoctorConfig) -> Observation:

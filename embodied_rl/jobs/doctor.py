@@ -13,7 +13,7 @@ from pathlib import Path
 
 from embodied_rl.errors import UserError
 from embodied_rl.factory.tasks import cache_dir, libero_bundles
-from embodied_rl.jobs.findings import Finding
+from embodied_rl.jobs.findings import Finding, judged
 from embodied_rl.real_robot import ik
 from embodied_rl.sim.envpool import load as envpool
 from embodied_rl.sim.maniskill import load as maniskill
@@ -34,9 +34,8 @@ def check_machine() -> list[Finding]:
 def python() -> list[Finding]:
     """The interpreter."""
     version = platform.python_version()
-    if sys.version_info[:2] < MIN_PYTHON:
-        return [Finding("python", "problem", version, "install Python 3.11 or newer")]
-    return [Finding("python", "ok", f"{version}, {platform.system()} {platform.machine()}")]
+    found = f"{version}, {platform.system()} {platform.machine()}"
+    return [judged("python", sys.version_info[:2] >= MIN_PYTHON, found, "install Python 3.11 or newer")]
 
 
 def libraries() -> list[Finding]:
@@ -106,15 +105,13 @@ def machine() -> list[Finding]:
     findings = [Finding("cores", "ok", str(cores))]
     memory = _available_memory_gb()
     if memory is not None:
-        low = memory < MIN_MEMORY_GB
-        advice = f"close other programs: training needs about {MIN_MEMORY_GB:.0f} GB" if low else ""
-        findings.append(Finding("memory", "problem" if low else "ok", f"{memory:.1f} GB available", advice))
+        advice = f"close other programs: training needs about {MIN_MEMORY_GB:.0f} GB"
+        findings.append(judged("memory", memory >= MIN_MEMORY_GB, f"{memory:.1f} GB available", advice))
     space = os.statvfs(".") if hasattr(os, "statvfs") else None
     if space is not None:
         free = space.f_bavail * space.f_frsize / 1e9
-        low = free < MIN_DISK_GB
-        advice = f"free some space: a run needs up to {MIN_DISK_GB:.0f} GB" if low else ""
-        findings.append(Finding("disk", "problem" if low else "ok", f"{free:.1f} GB free in {Path.cwd()}", advice))
+        advice = f"free some space: a run needs up to {MIN_DISK_GB:.0f} GB"
+        findings.append(judged("disk", free >= MIN_DISK_GB, f"{free:.1f} GB free in {Path.cwd()}", advice))
     return findings
 
 
@@ -158,10 +155,10 @@ def checkpoint() -> list[Finding]:
     """The small checkpoint that ships with the project."""
     folder = Path(str(files("embodied_rl.assets"))) / "checkpoints" / "nano"
     weights = folder / "model.safetensors"
-    if weights.is_file():
-        return [Finding("nano checkpoint", "ok", f"{weights.stat().st_size / 1e6:.1f} MB, {folder}")]
+    there = weights.is_file()
+    found = f"{weights.stat().st_size / 1e6:.1f} MB, {folder}" if there else f"not in {folder}"
     advice = "install the package again, or make one: embodied-rl collect, then embodied-rl sft"
-    return [Finding("nano checkpoint", "problem", f"not in {folder}", advice)]
+    return [judged("nano checkpoint", there, found, advice)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,12 +199,8 @@ def _finding(what: Optional) -> Finding:
     found = [(name, _version(name)) for name in what.packages]
     missing = [name for name, version in found if version is None]
     if missing:
-        return Finding(what.name, "note", f"{_listed(missing)} not installed", f"for {what.serves}: {what.install}")
-    return Finding(what.name, "ok", _listed([f"{name} {version}" for name, version in found]))
-
-
-def _listed(words: Sequence[str]) -> str:
-    return ", ".join(words)
+        return Finding(what.name, "note", f"{', '.join(missing)} not installed", f"for {what.serves}: {what.install}")
+    return Finding(what.name, "ok", ", ".join(f"{name} {version}" for name, version in found))
 
 
 def _version(name: str) -> str | None:

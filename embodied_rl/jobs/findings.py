@@ -65,3 +65,8 @@ class Finding:
     state: State
     found: str
     advice: str = ""
+
+
+def judged(name: str, good: bool, found: str, advice: str) -> Finding:
+    """'ok', or a problem with advice."""
+    return Finding(name, "ok", found) if good else Finding(name, "problem", found, advice)
