@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from embodied_rl.config.env import EnvConfig
 from embodied_rl.config.train import SUITE, kind_of, read_env, read_yaml
 from embodied_rl.errors import UserError
-from embodied_rl.evaluation.results_log import REQUEST, read_request
+from embodied_rl.evaluation.results_log import read_request
 from embodied_rl.jobs.eval_request import BenchmarkCommand, benchmark_of, resolved, suite_name
 from embodied_rl.policies.preprocessing.images import image_pipeline
 from embodied_rl.sim.libero.protocol import HOLD, OPEN, Protocol, protocol
@@ -95,8 +96,6 @@ def read_side(path: Path) -> Side:
     UserError for keys or values that it cannot have.
     """
     if path.is_dir():
-        if not (path / REQUEST).is_file():
-            raise UserError(f"{path} is not the folder of an evaluation: it has no {REQUEST}.")
         request = read_request(path)
         data, changes = dict(request["options"]), {}
     else:
@@ -176,27 +175,32 @@ def _protocol_values(side: Side) -> dict[str, Any]:
 def with_factor(first: Side, second: Side, name: str) -> tuple[Side, Protocol]:
     """`first` with the value that `second` has of one factor; and its protocol."""
     command, changes, chosen = first.command, first.changes, first.protocol()
-    other = second.protocol()
-    if name == "pictures":
-        chosen = replace(chosen, images=other.images, render_size=other.render_size)
-    elif name == "settling":
-        chosen = replace(chosen, settle_steps=other.settle_steps, settle_action=other.settle_action)
-    elif name == "horizon":
-        chosen = replace(chosen, horizons=other.horizons)
+    if name in _OF_PROTOCOL:
+        chosen = _with_fields(chosen, second.protocol(), _OF_PROTOCOL[name])
     elif name == "gripper sign":
         changes = replace(changes, flip_gripper=second.changes.flip_gripper)
     elif name == "perturbed":
-        given = second.command
-        command = replace(command, perturb=given.perturb, perturb_level=given.perturb_level)
+        command = _with_fields(command, second.command, ("perturb", "perturb_level"))
     elif name == "simulator":  # what only the other has comes with it
-        same = {part.name: getattr(first.command.env, part.name) for part in fields(first.command.env)}
-        other_env = second.command.env
-        env = dataclasses.replace(other_env, **{key: value for key, value in same.items() if hasattr(other_env, key)})
-        command = replace(command, env=env)
+        shared = [part.name for part in fields(command.env) if hasattr(second.command.env, part.name)]
+        command = replace(command, env=_with_fields(second.command.env, command.env, shared))
     elif name.startswith("env."):
         part = name.removeprefix("env.")
-        value = getattr(second.command.env, part)
-        command = replace(command, env=dataclasses.replace(command.env, **{part: value}))
+        command = replace(command, env=_with_fields(command.env, second.command.env, (part,)))
     else:
-        command = replace(command, **{name: getattr(second.command, name)})
+        command = _with_fields(command, second.command, (name,))
     return Side(command, changes), chosen
+
+
+_OF_PROTOCOL = {
+    "pictures": ("images", "render_size"),
+    "settling": ("settle_steps", "settle_action"),
+    "horizon": ("horizons",),
+}
+"""Factors that are fields of the protocol."""
+PartT = TypeVar("PartT", Protocol, BenchmarkCommand, EnvConfig)
+
+
+def _with_fields(part: PartT, other: Any, names: Iterable[str]) -> PartT:
+    """`part` with what `other` has under some names."""
+    return replace(part, **{name: getattr(other, name) for name in names})
