@@ -42,7 +42,8 @@ DECISIONS = 1000
 def count(name: str) -> Need:
     """What training the policy needs: bfloat16, activations computed again. Minutes of CPU time for the large ones."""
     family, preset, rank = POLICIES[name]
-    mode: Mode = modes(rank)[0]
+    ways = modes(rank or 1, expert=not rank)
+    mode: Mode = next(way for way in ways if way.train_expert_only == (not rank))
     found = FAMILIES[family]
     config = found.preset(preset, "official")
     return need(mode, found.measure(config, pick(TrainingMode, mode)), found.cache_bytes(config, 2))

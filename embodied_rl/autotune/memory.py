@@ -59,12 +59,14 @@ class Mode:
         return " ".join([*words, *(["--policy.gradient-checkpointing"] if self.gradient_checkpointing else [])])
 
 
-def modes(lora_rank: int) -> list[Mode]:
-    """The ways to train that `plan` compares, the one that needs least first; lora_rank 0: those of pi0 and its kin."""
-    few = partial(Mode, lora_rank=lora_rank, train_expert_only=not lora_rank, dtype="bfloat16")
+def modes(lora_rank: int, *, expert: bool) -> list[Mode]:
+    """The ways to train that `plan` compares, those that train more later; expert: it has one to train alone."""
+    few = partial(Mode, lora_rank=lora_rank, dtype="bfloat16")
+    alone = partial(Mode, train_expert_only=True, dtype="bfloat16")
     return [
         few(gradient_checkpointing=True),
         few(gradient_checkpointing=False),
+        *([alone(gradient_checkpointing=True), alone(gradient_checkpointing=False)] if expert else []),
         Mode(dtype="bfloat16", gradient_checkpointing=True),
         Mode(dtype="float32", gradient_checkpointing=False),
     ]

@@ -29,7 +29,7 @@ class PlanCommand:
     gpu: float = 24.0
     """Memory of the GPU in GiB."""
     lora_rank: int | None = None
-    """Rank of the LoRA adapters (None: 32; pi0 and smolvla have none)."""
+    """Rank of the LoRA adapters (None: 32)."""
     num_envs: int = 32
     """Worlds that are decided for at once."""
     json: Path | None = None
@@ -38,8 +38,6 @@ class PlanCommand:
     def __post_init__(self) -> None:
         if self.policy not in PUBLISHED:
             raise UserError(f"unknown policy '{self.policy}'.{suggest(self.policy, PUBLISHED)}")
-        if self.denoises and self.lora_rank is not None:
-            raise UserError(f"--lora-rank does not apply to {self.policy}, which trains its action expert or all.")
         for name in ("gpu", "lora_rank", "num_envs"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
@@ -51,7 +49,7 @@ class PlanCommand:
 
     @property
     def denoises(self) -> bool:
-        """Whether it is a flow policy, which has no LoRA."""
+        """Whether it is a flow policy, whose action expert can train alone."""
         return self.policy in ("pi0", "pi05", "smolvla")
 
     @property

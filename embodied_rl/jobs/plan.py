@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _LORA_RANK = 32
 _GOOD_ROWS = 8
+_COLUMNS = 4
+"""Ways to train that 80 columns hold side by side."""
 
 
 def plan_memory(command: PlanCommand) -> bool:
@@ -38,14 +40,15 @@ def plan_memory(command: PlanCommand) -> bool:
         soft_wrap=True,
     )
     with console.status("measuring") as status:
-        for mode in modes(0 if command.denoises else command.lora_rank or _LORA_RANK):
+        for mode in modes(command.lora_rank or _LORA_RANK, expert=command.denoises):
             status.update(f"measuring: {mode.name}")
             needs.append(_need(family, config, mode))
     parameters = needs[-1].weights // 4  # the last mode: everything in float32
     kept = family.prefix_bytes(config, 2)
     serve = serving_bytes(parameters, needs[0].rollout_row, needs[0].cache_row)
     console.print(f"{command.policy} {command.size}: {parameters:,} parameters; a GPU of {command.gpu:g} GiB")
-    console.print(_table(needs, budget, command.num_envs))
+    for first in range(0, len(needs), _COLUMNS):
+        console.print(_table(needs[first : first + _COLUMNS], budget, command.num_envs))
     console.print(
         f"deciding for one robot, bfloat16: {serve / GIB:.1f} GiB, {'fits' if serve <= budget else 'does not fit'}"
     )

@@ -1,14 +1,16 @@
 """LoRA (Hu et al. 2022) through peft, in place on any policy network, and what trains in which number format.
 
-OpenVLA's recipe: rank 32, alpha 16, every linear layer of the vision towers, projector and language model. Not adapted:
-`lm_head`, of which only 256 rows are read, past any adapter; small heads, which train whole; and layers that never run.
-Dropout is left out: `act` and `evaluate` must agree.
+OpenVLA's recipe: rank 32, alpha 16, every linear layer of the vision towers, projector and language model; of pi0 and
+its kin also of the action expert. Not adapted: `lm_head`, of which only 256 rows are read, past any adapter; small
+heads and the projections of states and actions, which train whole; and layers that never run. Dropout is left out:
+`act` and `evaluate` must agree.
 """
 
 from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,31 +30,46 @@ _ADAPTER = "default"
 _PEFT_PREFIX = "base_model.model."
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 # Parts that are small or new in fine-tuning: they train whole.
-_WHOLE = re.compile(r"(^|\.)(value_head|action_head|proprio_projector|blocks\.\d+\.(scale|shift))(\.|$)")
+_WHOLE = re.compile(
+    r"(^|\.)(value_head|noise_head|action_head|proprio_projector|state_proj|action_(in|out)_proj"
+    r"|(action_)?time_mlp_(in|out)|blocks\.\d+\.(scale|shift))(\.|$)"
+)
 _NEVER = re.compile(r"(^|\.)(lm_head|attn_pool)(\.|$)")
 
 
-def add_lora(network: nn.Module, rank: int, *, seed: int = 0) -> None:
+def add_lora(network: nn.Module, rank: int, *, seed: int = 0, whole: Collection[str] = ()) -> None:
     """Give `network` adapters of `rank`, which change nothing yet, and freeze all else but the heads that train whole.
 
-    seed: of the adapters' random half. UserError when the rank is not positive or the network has adapters already.
+    Args:
+        network: what is frozen in it gets no adapter.
+        rank: at least 1.
+        seed: of the adapters' random half.
+        whole: further parameters that train whole.
+
+    Raises:
+        UserError: The rank is not positive, or the network has adapters already.
     """
     if rank < 1:
         raise UserError(f"the rank of LoRA must be at least 1, got {rank}.")
     if has_lora(network):
         raise UserError("this policy has LoRA adapters already, whose rank cannot change: leave --policy.lora-rank out")
-    from peft import inject_adapter_in_model
-
-    whole = [p for name, p in network.named_parameters() if _WHOLE.search(name) and p.requires_grad]
-    settings = _config(_targets(network), rank)
+    heads = {name for name, p in network.named_parameters() if _WHOLE.search(name) and p.requires_grad}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        inject_adapter_in_model(settings, network, adapter_name=_ADAPTER)
+        _inject(network, _targets(network), rank, heads | set(whole))
+
+
+def _inject(network: nn.Module, targets: list[str], rank: int, whole: Collection[str]) -> None:
+    """Put adapters on the layers `targets`; only they and the parameters `whole` train."""
+    from peft import inject_adapter_in_model
+
+    kept = [parameter for name, parameter in network.named_parameters() if name in whole]
+    inject_adapter_in_model(_config(targets, rank), network, adapter_name=_ADAPTER)
     network.requires_grad_(False)
     for name, parameter in network.named_parameters():
         if ".lora_" in name:
             parameter.requires_grad_(True)
-    for parameter in whole:
+    for parameter in kept:
         parameter.requires_grad_(True)
 
 
@@ -86,8 +103,23 @@ def lora_files(network: nn.Module, rank: int) -> dict[str, bytes]:
     return {ADAPTER_CONFIG: to_json(settings | {"target_modules": targets}), ADAPTER_WEIGHTS: save(state)}
 
 
-def load_lora(network: nn.Module, folder: Path) -> None:
-    """Read the adapters of `lora_files` into `network`, which has adapters of the same rank; UserError otherwise."""
+def load_lora(network: nn.Module, folder: Path, rank: int, whole: Collection[str]) -> None:
+    """Put the adapters of `lora_files` onto the layers of `network` that they are for.
+
+    Args:
+        network: without adapters.
+        folder: of peft's files.
+        rank: of the adapters.
+        whole: parameters that train beside them.
+
+    Raises:
+        UserError: The files are not those of such a network.
+    """
+    targets = read_json(folder / ADAPTER_CONFIG).get("target_modules")
+    linear = {name for name, module in network.named_modules() if isinstance(module, nn.Linear)}
+    if not isinstance(targets, list) or not targets or not linear.issuperset(targets):
+        raise UserError(f"{folder / ADAPTER_CONFIG} adapts other layers than this policy has: restore the file")
+    _inject(network, targets, rank, whole)
     found = {
         f"{name.removeprefix(_PEFT_PREFIX).removesuffix('.weight')}.{_ADAPTER}.weight": tensor
         for name, tensor in read_weights(folder / ADAPTER_WEIGHTS).items()
@@ -134,8 +166,10 @@ def _config(targets: list[str], rank: int) -> LoraConfig:
 def _targets(network: nn.Module) -> list[str]:
     """Names of the linear layers to adapt."""
     frozen = {name.rpartition(".")[0] for name, parameter in network.named_parameters() if not parameter.requires_grad}
+    idle: Collection[str] = getattr(network, "idle_layers", ())
     return [
         name
         for name, module in network.named_modules()
         if isinstance(module, nn.Linear) and not _WHOLE.search(name) and not _NEVER.search(name) and name not in frozen
+        if name not in idle
     ]

@@ -22,6 +22,15 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from embodied_rl.errors import UserError, suggest
+from embodied_rl.policies.checkpoints.adapters import (
+    adapt,
+    adapter_files,
+    base_folder,
+    describe_base,
+    load_adapters,
+    merge_adapters,
+    prepare_adapters,
+)
 from embodied_rl.policies.checkpoints.folder import (
     File,
     check_keys,
@@ -31,10 +40,8 @@ from embodied_rl.policies.checkpoints.folder import (
     to_json,
     write_folder,
 )
-from embodied_rl.policies.checkpoints.hub import resolve, source_name
-from embodied_rl.policies.checkpoints.shards import SINGLE, weights_digest
+from embodied_rl.policies.checkpoints.shards import SINGLE
 from embodied_rl.policies.family import ExportRequest, pick
-from embodied_rl.policies.nn import lora
 from embodied_rl.policies.openvla import OpenVLAConfig
 from embodied_rl.policies.openvla.config import OpenVLAModelConfig, config_from_json
 from embodied_rl.policies.openvla.hf_format import (
@@ -51,7 +58,7 @@ from embodied_rl.policies.openvla.hf_format import (
     refuse_variant,
     small_files,
 )
-from embodied_rl.policies.openvla.policy import Base, OpenVLAPolicy
+from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 from embodied_rl.policies.openvla_oft.policy import OpenVLAOFTPolicy
 from embodied_rl.policies.preprocessing.text import PromptTokenizer, load_tokenizer
 from embodied_rl.policies.preprocessing.tokens import statistics_from_json
@@ -59,7 +66,6 @@ from embodied_rl.policies.preprocessing.tokens import statistics_from_json
 STATISTICS = "dataset_statistics.json"
 _FORMAT, _PUBLIC_FOLDER = 1, "public"
 _CLASSES: dict[str, type[OpenVLAPolicy]] = {kind.architecture: kind for kind in (OpenVLAPolicy, OpenVLAOFTPolicy)}
-_ADAPTER_FOLDER, _TRAINED = "lora_adapter", "trained.safetensors"
 
 
 def load_policy(folder: Path, options: LoadOptions | None = None) -> OpenVLAPolicy:
@@ -69,25 +75,20 @@ def load_policy(folder: Path, options: LoadOptions | None = None) -> OpenVLAPoli
     """
     folder = Path(folder)
     described = describe(folder, options or LoadOptions())
-    home = _base_folder(described, folder) if described.lora else folder
+    files = partial(_weight_files, model=described.model)
+    home = base_folder(described.lora, folder, files) if described.lora else folder
     policy = _empty(described)
     state = public_state(home, described.model) if is_public(home) else read_weights(home / SINGLE)
     check_keys(policy.model.state_dict(), state, home)
     policy.model.load_state_dict(state, assign=True)
     if described.lora:
-        lora.add_lora(policy.model, described.lora["rank"])
-        lora.load_lora(policy.model, folder / _ADAPTER_FOLDER)
-        trained = read_weights(folder / _TRAINED)
-        check_keys(lora.trained_whole(policy.model), trained, folder / _TRAINED)
-        policy.model.load_state_dict(trained, strict=False)
-        policy.base = Base(described.lora["base"], described.lora["base_sha256"], described.lora["rank"])
+        load_adapters(policy, folder, described.lora)
     return policy
 
 
 def adapt_policy(policy: OpenVLAPolicy, folder: Path, rank: int) -> None:
     """Give `policy`, which was loaded from `folder`, LoRA adapters of `rank`."""
-    lora.add_lora(policy.model, rank)
-    policy.base = Base(source_name(folder), weights_digest(_weight_files(folder, policy.config)), rank)
+    adapt(policy, folder, partial(_weight_files, model=policy.config), rank)
 
 
 def _weight_files(folder: Path, model: OpenVLAModelConfig) -> list[Path]:
@@ -101,10 +102,8 @@ def save_policy(policy: OpenVLAPolicy, folder: Path, provenance: dict[str, Any])
     if policy.base is None:
         weights = {SINGLE: partial(save_file, _state(policy))}
     else:
-        config["lora"] = {"rank": policy.base.rank, "base": policy.base.source, "base_sha256": policy.base.sha256}
-        adapters = lora.lora_files(policy.model, policy.base.rank)
-        weights = {f"{_ADAPTER_FOLDER}/{name}": content for name, content in adapters.items()}
-        weights[_TRAINED] = partial(save_file, lora.trained_whole(policy.model))
+        config["lora"] = describe_base(policy.base)
+        weights = adapter_files(policy.model, policy.base)
     write_folder(
         Path(folder),
         {
@@ -129,13 +128,7 @@ load = load_policy
 
 def prepare(policy: OpenVLAPolicy, config: OpenVLAConfig, folder: Path) -> None:
     """Give `policy`, loaded from `folder`, the adapters and the temperature of `config`."""
-    if policy.base is None and config.lora_rank:
-        adapt_policy(policy, folder, config.lora_rank)
-    elif policy.base is not None and policy.base.rank != config.lora_rank:
-        raise UserError(
-            f"{folder} has LoRA adapters of rank {policy.base.rank}, and --policy.lora-rank is {config.lora_rank}: "
-            f"give {policy.base.rank}, or merge the adapters first with `embodied-rl export`"
-        )
+    prepare_adapters(policy, folder, partial(_weight_files, model=policy.config), config.lora_rank)
     policy.temperature = config.temperature
 
 
@@ -150,13 +143,6 @@ def export(policy: OpenVLAPolicy, request: ExportRequest) -> None:
     if request.dtype is not None:
         policy.model.to(request.dtype)
     save_policy(policy, request.out, request.provenance)
-
-
-def merge_adapters(policy: OpenVLAPolicy) -> None:
-    """Fold LoRA adapters, if there are any, into the weights, in place."""
-    if policy.base is not None:
-        lora.merge_lora(policy.model)
-        policy.base = None
 
 
 def export_policy(policy: OpenVLAPolicy, folder: Path, provenance: dict[str, Any], dtype: torch.dtype | None) -> None:
@@ -292,19 +278,6 @@ def _empty(described: Description) -> OpenVLAPolicy:
         )
     policy.public = described.public
     return policy
-
-
-def _base_folder(described: Description, folder: Path) -> Path:
-    """Where the weights that LoRA adapts are; UserError unless they are the ones it was trained on."""
-    settings = described.lora
-    assert settings is not None
-    try:
-        base = resolve(settings["base"])
-    except UserError as error:
-        raise UserError(f"{folder} adapts weights that cannot be found: {error}") from error
-    if weights_digest(_weight_files(base, described.model)) != settings["base_sha256"]:
-        raise UserError(f"{folder} adapts other weights than those in {base}, which have changed: restore them")
-    return base
 
 
 def _state(policy: OpenVLAPolicy) -> dict[str, Tensor]:

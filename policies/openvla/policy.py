@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from embodied_rl.errors import UserError
+from embodied_rl.policies.checkpoints.adapters import Base
 from embodied_rl.policies.compile import pad_prompt
 from embodied_rl.policies.efficient import EfficientParts
 from embodied_rl.policies.family import FreshRequest
@@ -53,15 +54,6 @@ class Prompt:
     ids: Tensor
     lengths: Tensor
     padded: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Base:
-    """The weights that a policy's LoRA adapters of `rank` adapt: where they are, and the SHA-256 of their files."""
-
-    source: str
-    sha256: str
-    rank: int
 
 
 class OpenVLAPolicy(nn.Module):

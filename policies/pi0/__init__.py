@@ -35,6 +35,9 @@ class FlowPolicyConfig:
     """Smallest and largest standard deviation of a step of Flow-Noise, in normalised action units."""
     train_expert_only: bool = False
     """Freeze vision tower and language model; train the action expert and the heads."""
+    lora_rank: int = 0
+    """Train LoRA adapters of this rank, the projections of states and actions and the heads, and freeze the rest; with
+    train_expert_only, adapters of the action expert only. 0 has no adapters."""
     prefix_cache_gib: float = 0.0
     """With train_expert_only: host memory in GiB in which the rollout leaves what vision tower and language model
     computed, so that no epoch of the update computes it again; 0 keeps nothing. `embodied-rl plan` says what a
@@ -60,6 +63,8 @@ class FlowPolicyConfig:
             raise UserError(f"--policy.num-inference-steps must be at least 2, got {self.num_inference_steps}.")
         if self.noise_level <= 0 or not 0 < low <= high:
             raise UserError("--policy.noise-level and --policy.noise-range must be positive, and the range in order.")
+        if self.lora_rank < 0:
+            raise UserError(f"--policy.lora-rank must not be negative, got {self.lora_rank}.")
         if self.prefix_cache_gib < 0:
             raise UserError(f"--policy.prefix-cache-gib must not be negative, got {self.prefix_cache_gib}.")
         if self.prefix_cache_gib and not self.train_expert_only:

@@ -2,17 +2,31 @@
 
 config.json (architecture, model config, flow settings, unnorm_key), model.safetensors, tokenizer.json,
 dataset_statistics.json (keyed by unnorm_key), provenance.json (what the writer records: command, seed, suite, ...).
+With LoRA, in place of model.safetensors what `embodied_rl.policies.checkpoints.adapters` says.
 The files of openpi and LeRobot are those of `embodied_rl.policies.pi0.hf_format`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from embodied_rl.errors import UserError
+from embodied_rl.policies.checkpoints.adapters import (
+    adapter_files,
+    base_folder,
+    describe_base,
+    load_adapters,
+    merge_adapters,
+    prepare_adapters,
+)
 from embodied_rl.policies.checkpoints.folder import (
+    File,
     check_keys,
     read_config,
     read_json,
@@ -20,7 +34,7 @@ from embodied_rl.policies.checkpoints.folder import (
     to_json,
     write_folder,
 )
-from embodied_rl.policies.checkpoints.shards import SINGLE, single_file
+from embodied_rl.policies.checkpoints.shards import SINGLE, single_file, weight_files
 from embodied_rl.policies.family import ExportRequest, pick
 from embodied_rl.policies.flow import FlowSettings
 from embodied_rl.policies.pi0 import FlowPolicyConfig, hf_format
@@ -32,11 +46,12 @@ from embodied_rl.policies.preprocessing.text import load_tokenizer
 from embodied_rl.utils.dataclass_io import read_dataclass
 
 _FORMAT = 1
+PublishedState = Callable[[Path, Mapping[str, Tensor]], dict[str, Tensor]]
+"""The parameters in a published folder under our names; the second argument is our state dict, of any device."""
 
 
 def save_policy(policy: Pi0Policy, folder: Path, provenance: dict[str, Any]) -> None:
     """Write `policy` to `folder`, all or nothing; UserError when it cannot be written (see `write_folder`)."""
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in policy.model.state_dict().items()}
     config = {
         "architecture": policy.architecture,
         "format": _FORMAT,
@@ -44,11 +59,18 @@ def save_policy(policy: Pi0Policy, folder: Path, provenance: dict[str, Any]) -> 
         "flow": asdict(policy.flow),
         "unnorm_key": policy.unnorm_key,
     }
+    weights: dict[str, File]
+    if policy.base is None:
+        state = {name: tensor.detach().cpu().contiguous() for name, tensor in policy.model.state_dict().items()}
+        weights = {SINGLE: single_file(state)}
+    else:
+        config["lora"] = describe_base(policy.base)
+        weights = adapter_files(policy.model, policy.base)
     write_folder(
         Path(folder),
         {
             "config.json": to_json(config),
-            SINGLE: single_file(state),
+            **weights,
             "tokenizer.json": policy.prompt.tokenizer.to_str(pretty=True).encode(),
             "dataset_statistics.json": to_json({policy.unnorm_key: statistics_to_json(policy.statistics)}),
             "provenance.json": to_json(provenance),
@@ -57,10 +79,12 @@ def save_policy(policy: Pi0Policy, folder: Path, provenance: dict[str, Any]) -> 
     )
 
 
-def load_policy(folder: Path, kind: type[AnyPi0] = Pi0Policy) -> AnyPi0:
+def load_policy(
+    folder: Path, kind: type[AnyPi0] = Pi0Policy, published_state: PublishedState = hf_format.published_state
+) -> AnyPi0:
     """Read a policy of `kind` written by `save_policy`, on the CPU in the stored dtype.
 
-    UserError names whatever does not fit.
+    published_state: reads a published folder whose weights adapters may adapt. UserError names whatever does not fit.
     """
     folder = Path(folder)
     config = read_config(folder, kind.architecture, _FORMAT, ("model", "flow", "unnorm_key"))
@@ -72,10 +96,17 @@ def load_policy(folder: Path, kind: type[AnyPi0] = Pi0Policy) -> AnyPi0:
     key = config["unnorm_key"]
     prompt = kind.prompt_class(load_tokenizer(folder / "tokenizer.json"), model_config.decoder.vocab_size)
     statistics = statistics_from_json(read_json(folder / "dataset_statistics.json"), key)
-    state = read_weights(folder / SINGLE)
     policy = empty_policy(model_config, prompt, statistics, flow, unnorm_key=key, kind=kind)
-    check_keys(policy.model.state_dict(), state, folder / SINGLE)
-    policy.model.load_state_dict(state, assign=True)
+    settings = config.get("lora")
+    home = base_folder(settings, folder, weight_files) if settings else folder
+    if settings and "architecture" not in read_json(home / "config.json"):
+        hf_format.assign_published(policy, published_state(home, policy.model.state_dict()), torch.float32)
+    else:
+        state = read_weights(home / SINGLE)
+        check_keys(policy.model.state_dict(), state, home / SINGLE)
+        policy.model.load_state_dict(state, assign=True)
+    if settings:
+        load_adapters(policy, folder, settings)
     return policy
 
 
@@ -168,6 +199,7 @@ def prepare(policy: Pi0Policy, config: FlowPolicyConfig, folder: Path) -> None:
     """Freeze what does not train, and let `policy` explore as `config` says."""
     if config.train_expert_only:
         policy.model.freeze_language_model()
+    prepare_adapters(policy, folder, weight_files, config.lora_rank)
     policy.detach_critic_input = config.detach_critic_input
     policy.prefix_cache = PrefixCache(int(config.prefix_cache_gib * GIB)) if config.prefix_cache_gib else None
     policy.flow = replace(
@@ -180,7 +212,8 @@ def prepare(policy: Pi0Policy, config: FlowPolicyConfig, folder: Path) -> None:
 
 
 def export(policy: Pi0Policy, request: ExportRequest) -> None:
-    """Write openpi's or LeRobot's layout, or ours."""
+    """Write openpi's or LeRobot's layout, or ours; adapters are merged, in place."""
+    merge_adapters(policy)
     if request.layout == "native":
         export_native(policy, request)
     else:
@@ -192,6 +225,7 @@ def export_native(policy: Pi0Policy, request: ExportRequest) -> None:
     """Write our own layout in the wanted number format."""
     if request.cameras:
         raise UserError("--cameras are LeRobot's names, and the native layout has none: leave them out")
+    merge_adapters(policy)
     if request.dtype is not None:
         policy.model.to(request.dtype)
     save_policy(policy, request.out, request.provenance)

@@ -153,6 +153,11 @@ def load_published(
     return policy
 
 
+def published_state(folder: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The parameters in an openpi or LeRobot folder, as `from_published`."""
+    return from_published(canonical(read_sharded(folder), folder), expected, folder)
+
+
 def assign_published(policy: Pi0Policy, state: Mapping[str, Tensor], dtype: torch.dtype) -> None:
     """Give a policy of `empty_policy` these parameters, as `dtype`, and fresh heads; what is frozen stays so."""
     frozen = {name for name, parameter in policy.model.named_parameters() if not parameter.requires_grad}

@@ -9,7 +9,7 @@ import torch
 from embodied_rl.policies.family import TrainingMode
 from embodied_rl.policies.flow import FlowSettings
 from embodied_rl.policies.memory import Footprint, Rows, footprint, kv_bytes
-from embodied_rl.policies.nn.lora import set_training
+from embodied_rl.policies.nn.lora import add_lora, set_training
 from embodied_rl.policies.pi0.config import Pi0ModelConfig
 from embodied_rl.policies.pi0.policy import Pi0Policy
 
@@ -35,6 +35,8 @@ def measure_kind(config: Pi0ModelConfig, mode: TrainingMode, kind: type[Pi0Polic
         policy.with_value = True
         if mode.train_expert_only:
             policy.model.freeze_language_model()
+        if mode.lora_rank:
+            add_lora(policy.model, mode.lora_rank)
         set_training(policy, mode.dtype, recompute=mode.gradient_checkpointing)
         return policy
 

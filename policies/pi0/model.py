@@ -108,6 +108,13 @@ class Pi0Model(nn.Module):
         for parameter in self.prefix_parameters():
             parameter.requires_grad_(False)
 
+    @property
+    def idle_layers(self) -> frozenset[str]:
+        """Linear layers that no action needs: the language model's last layer only makes keys and values."""
+        last = f"language.layers.{self.config.decoder.layers - 1}"
+        parts = ("self_attn.q_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+        return frozenset(f"{last}.{part}" for part in parts)
+
     def prefix_parameters(self) -> list[nn.Parameter]:
         """What `read_language` computes with."""
         own = [self.camera_embed] if self.config.learned_positions else []

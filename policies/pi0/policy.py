@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from embodied_rl.errors import UserError
+from embodied_rl.policies.checkpoints.adapters import Base
 from embodied_rl.policies.compile import pad_prompt
 from embodied_rl.policies.efficient import DenoiseReuse, EfficientParts
 from embodied_rl.policies.family import FreshRequest
@@ -101,6 +102,7 @@ class Pi0Policy(nn.Module):
         self.denoise_reuse = 1
         self.prefix_cache: PrefixCache | None = None
         self.source_files: tuple[Path, ...] = ()
+        self.base: Base | None = None
         self.chunk_len = config.chunk_len
         self.action_dim = config.action_dim
         self.terms_per_step = config.action_dim

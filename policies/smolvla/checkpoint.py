@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.errors import UserError
+from embodied_rl.policies.checkpoints.adapters import merge_adapters
 from embodied_rl.policies.checkpoints.folder import read_json
 from embodied_rl.policies.family import ExportRequest, pick
 from embodied_rl.policies.flow import FlowSettings
@@ -21,7 +22,13 @@ from embodied_rl.policies.pi0.checkpoint import (
 )
 from embodied_rl.policies.pi0.hf_format import check_normalisation, read_statistics
 from embodied_rl.policies.smolvla.config import preset
-from embodied_rl.policies.smolvla.hf_format import LEROBOT_EPS, described, load_published, save_published
+from embodied_rl.policies.smolvla.hf_format import (
+    LEROBOT_EPS,
+    described,
+    load_published,
+    published_state,
+    save_published,
+)
 from embodied_rl.policies.smolvla.policy import SmolVLAPolicy
 
 __all__ = ["export", "load", "load_options", "prepare", "save_policy"]
@@ -53,7 +60,7 @@ def load(folder: Path, options: SmolVLAOptions) -> SmolVLAPolicy:
     if is_published(folder):
         return _published(folder, options)
     refuse_given(options, folder, "SmolVLA")
-    policy = load_policy(folder, SmolVLAPolicy)
+    policy = load_policy(folder, SmolVLAPolicy, published_state)
     if options.chunk_len is not None:
         execute(policy, options.chunk_len)
     return policy
@@ -84,4 +91,5 @@ def export(policy: SmolVLAPolicy, request: ExportRequest) -> None:
     elif request.layout == "openpi":
         raise UserError("--layout openpi is for pi0, and this policy is smolvla")
     else:
+        merge_adapters(policy)
         save_published(policy, request.out, request.cameras, request.provenance, request.dtype)

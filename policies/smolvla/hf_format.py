@@ -7,6 +7,7 @@ tokenizer.json is no part of LeRobot's; ours lies beside them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,11 @@ def load_published(
     policy = empty_policy(config, prompt, statistics, flow or FlowSettings(), unnorm_key=unnorm_key, kind=SmolVLAPolicy)
     assign_published(policy, from_published(found, policy.model.state_dict(), folder, NAMES), dtype)
     return policy
+
+
+def published_state(folder: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The parameters in a folder of LeRobot's SmolVLA, as `from_published`."""
+    return from_published(read_sharded(folder), expected, folder, NAMES)
 
 
 def save_published(

@@ -19,6 +19,7 @@ from embodied_rl.policies.openvla.config import nano
 from embodied_rl.policies.openvla.config import preset as openvla_preset
 from embodied_rl.policies.openvla.memory import cache_bytes, measure, trainable
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
+from embodied_rl.policies.pi0.config import Pi0ModelConfig
 from embodied_rl.policies.pi0.config import preset as pi0_preset
 from embodied_rl.policies.pi0.memory import cache_bytes as cache_bytes_of_pi0
 from embodied_rl.policies.pi0.memory import measure as measure_pi0
@@ -189,11 +190,30 @@ def test_the_action_expert_of_the_published_pi0_trains_on_24_gib() -> None:
     assert found.cache_row - kept == 51 * token
 
 
+def test_lora_on_the_published_pi0_fits_on_24_gib() -> None:
+    config, mode = pi0_preset("pi0_base"), Mode(lora_rank=32, dtype="bfloat16", gradient_checkpointing=True)
+    found = need(mode, measure_pi0(config, pick(TrainingMode, mode)), cache_bytes_of_pi0(config, 2))
+    trained = found.gradients // 4
+    assert 5e7 < trained < 2e8
+    assert found.weights == 4 * trained + 2 * (PI0_BASE + _heads(1024, critic=1024)) - 2 * _whole(config)
+    assert found.most_rows(24 * GIB) >= 8
+
+
+def _whole(config: Pi0ModelConfig) -> int:
+    """Parameters that train whole beside adapters: they are float32 and no frozen bfloat16."""
+    width, wide = config.expert.dim, config.max_action_dim
+    projections = 2 * width * wide + width + wide + width * config.max_state_dim + width
+    return projections + (2 * width + 1) * width + (width + 1) * width + _heads(1024, critic=1024)
+
+
 def test_the_ways_to_train_pi0_differ_as_they_must(tmp_path: Path) -> None:
     code, found = _plan(tmp_path / "f.json", "--policy", "pi0", "--preset", "nano", "--gpu", "24")
     assert code == 0
-    expert, again, full, exact = found["modes"]
-    assert [mode["mode"]["train_expert_only"] for mode in found["modes"]] == [True, True, False, False]
+    few, lora, expert, again, full, exact = found["modes"]
+    assert [mode["mode"]["train_expert_only"] for mode in found["modes"]] == [False, False, True, True, False, False]
+    assert [mode["mode"]["lora_rank"] for mode in found["modes"]] == [32, 32, 0, 0, 0, 0]
+    assert few["row"] < lora["row"]
+    assert expert["row"] < few["row"], "what is frozen keeps no activations"
     assert exact["weights"] == 4 * found["parameters"]
     # what is frozen keeps no activations, and what is computed again keeps few
     assert expert["row"] < again["row"] < exact["row"]
@@ -227,8 +247,7 @@ def test_what_is_counted_of_pi0_is_what_a_real_policy_holds() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--policy", "pi0", "--lora-rank", "8"], "--lora-rank does not apply to pi0"),
-        (["--policy", "smolvla", "--lora-rank", "8"], "--lora-rank does not apply to smolvla"),
+        (["--policy", "pi0", "--lora-rank", "0"], "--lora-rank must be positive"),
         (["--policy", "smolvla", "--preset", "nan"], "Did you mean 'nano'"),
         (["--policy", "pi0", "--preset", "pi05_base"], "is one of pi05, not of pi0"),
         (["--policy", "pi05", "--preset", "pi05_bas"], "Did you mean 'pi05_base'?"),

@@ -157,6 +157,25 @@ def test_every_kind_trains_and_is_evaluated(
     assert json.loads(report.read_text())["policy"] == _stamp(run)["policy"]
 
 
+@pytest.mark.parametrize(("name", "algorithm"), [("pi0", "ppo"), ("pi0", "grpo"), ("smolvla", "ppo")])
+@pytest.mark.usefixtures("stand_in", "mixed_success")
+def test_a_run_of_a_flow_policy_trains_adapters_only_and_resumes(
+    name: str, algorithm: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    assert main(_train(folders[name], run, name, algorithm, "--policy.lora-rank", "2")) == 0
+    newest = run / "checkpoints/iter-000001/policy"
+    assert not (newest / "model.safetensors").exists()
+    before, after = (load_policy(path).model.state_dict() for path in (folders[name], newest))
+    moved = {
+        key for key, value in after.items() if not value.equal(before.get(key.replace(".base_layer.", "."), -value))
+    }
+    assert any(".lora_B." in key for key in moved)
+    assert not [key for key in moved if key.startswith(("vision", "language", "expert")) and ".lora_" not in key]
+    assert main(["train", "--resume", str(run), "--iterations", "2"]) == 0
+    assert (run / "checkpoints/iter-000002/policy/lora_adapter").is_dir()
+
+
 @pytest.mark.parametrize("scheduler", ["serial", "pipelined"])
 @pytest.mark.usefixtures("stand_in", "mixed_success")
 def test_prefixes_are_kept_from_rollout_to_update(scheduler: str, folders: dict[str, Path], tmp_path: Path) -> None:
