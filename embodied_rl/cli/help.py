@@ -28,7 +28,7 @@ EXPERT = frozenset(
         "randomize-friction randomize-mass deterministic reward reward-gamma step-reward control",
         "policy": "unnorm-key center-crop noise-range noise-level normalisation preset statistics tokenizer variant "
         "head keep-stop num-cameras use-proprio film chunk-len horizon extra-delta-transform initial-std "
-        "critic-input detach-critic-input",
+        "critic-input detach-critic-input prefix-cache-gib",
         "algorithm": "advantage-eps bootstrap-truncated critic-warmup-iterations loss-norm max-oversampling "
         "normalize-advantage normalize-value-loss ratio-level value-clip value-coef",
         "rollout": "sampler uniform-share",
