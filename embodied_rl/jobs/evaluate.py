@@ -32,7 +32,7 @@ from embodied_rl.jobs.evaluation_setup import (
     prepare,
     run_episodes,
 )
-from embodied_rl.jobs.failure_videos import made_films, missing_films, record_failure
+from embodied_rl.jobs.videos import made_videos, missing_videos, record_failure
 from embodied_rl.telemetry.eval_report import EvalPage, rows_of, write_eval_page
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.telemetry.tables import NOT_REPEATABLE, cells, short_labels, success_table, what_counts, without_reason
@@ -150,7 +150,7 @@ def _film(
 ) -> None:
     """Film failures that are not filmed yet, and write the page again, which shows the films that are made."""
     command = plan.command
-    missing = missing_films(report, folder, command.videos)
+    missing = missing_videos(report, folder, command.videos)
     if not missing:
         return
     stop = StopRequest(lambda: console.say("stopping after this frame (again: leave at once)"))
@@ -253,8 +253,8 @@ def _write(
 
 
 def _write_page(folder: Path, videos: int, page: EvalPage) -> None:
-    films = made_films(page.report, folder, videos)
-    write_eval_page(folder / "report.html", dataclasses.replace(page, videos=films))
+    made = made_videos(page.report, folder, videos)
+    write_eval_page(folder / "report.html", dataclasses.replace(page, videos=made))
 
 
 def _table(report: BenchmarkReport, premises: Mapping[str, Mapping[int, Sequence[str]]]) -> Table:

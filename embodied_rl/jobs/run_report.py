@@ -12,9 +12,9 @@ from embodied_rl.config.train import kind_of
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.change import paired_change
 from embodied_rl.evaluation.evaluate import EvalReport
-from embodied_rl.jobs.before_after_videos import video_path
 from embodied_rl.jobs.run_folder import CONFIG_FILE
 from embodied_rl.jobs.run_records import RunRecord, read_record
+from embodied_rl.jobs.videos import video_path
 from embodied_rl.learner.checkpoint import STATE, Checkpoints, verify
 from embodied_rl.rollout.broken_states import name_states
 from embodied_rl.telemetry.observer import evaluation_path, read_evaluation

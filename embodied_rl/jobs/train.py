@@ -15,11 +15,11 @@ from embodied_rl.config.train import OwnPolicyConfig, TrainConfig, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.factory.remote import remote_worker_factory
 from embodied_rl.factory.tasks import LIBERO_SUITES, libero_notice
-from embodied_rl.jobs.before_after_videos import record_videos
 from embodied_rl.jobs.ranks import RunRanks, broadcast_outcome, broadcast_run, open_together, settings_of
 from embodied_rl.jobs.run_folder import check_unchanged, end_session, is_finished, write_run_info
 from embodied_rl.jobs.run_report import result_lines, result_table, write_run_report, write_timeline
 from embodied_rl.jobs.train_setup import Given, RunSetup, load_command, run_info
+from embodied_rl.jobs.videos import record_before_after
 from embodied_rl.learner.checkpoint import POLICY, Checkpoints, iteration_of, verify
 from embodied_rl.learner.distributed.join import joined
 from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped
@@ -95,7 +95,7 @@ def run(
 
 def _film(setup: RunSetup, config: TrainConfig, folder: Path, when: str, console: LastingConsole) -> None:
     try:
-        record_videos(setup.env, setup.policy, setup.states.heldout, config, folder, when)
+        record_before_after(setup.env, setup.policy, setup.states.heldout, config, folder, when)
     except (NotImplementedError, SimulatorFailed) as error:
         console.say(f"no videos {when} training: {error}")
 

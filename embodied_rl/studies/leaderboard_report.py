@@ -16,7 +16,7 @@ from embodied_rl.evaluation.evaluate import Score, nothing_measured, score
 from embodied_rl.evaluation.intervals import mean_interval
 from embodied_rl.evaluation.overlap import Overlap
 from embodied_rl.evaluation.results_log import Finished
-from embodied_rl.jobs.failure_videos import failures, film_index, film_path
+from embodied_rl.jobs.videos import failure_index, failure_path, failures
 from embodied_rl.policies.checkpoints.shipped import is_shipped
 from embodied_rl.studies.leaderboard_config import Leaderboard, describe_options
 from embodied_rl.studies.run import Evaluation, read_finished
@@ -206,9 +206,9 @@ def videos_of(evaluations: Sequence[Evaluation], output: Path, count: int) -> li
         folder = output / evaluation.folder
         done = read_finished(folder)
         wanted = failures(summarise(done))[:count] if done.outcomes else []
-        index = film_index(folder)
+        index = failure_index(folder)
         for spec in wanted:
-            path = film_path(folder, spec)
+            path = failure_path(folder, spec)
             if path.is_file():
                 source = path.relative_to(output).as_posix()
                 videos.append(Video(evaluation.row, spec.task, spec.init_state, source, index[path.name]))

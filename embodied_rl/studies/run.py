@@ -20,7 +20,7 @@ from embodied_rl.evaluation.results_log import EpisodeResultsLog, Finished
 from embodied_rl.factory.envs import announce_compilation
 from embodied_rl.jobs.eval_request import BenchmarkCommand, request_of
 from embodied_rl.jobs.evaluation_setup import EvaluationPlan, make_plan, open_evaluation_env, prepare, run_episodes
-from embodied_rl.jobs.failure_videos import missing_films, record_failure
+from embodied_rl.jobs.videos import missing_videos, record_failure
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.types import EpisodeResult
 from embodied_rl.utils.machine import cpu_count
@@ -94,7 +94,7 @@ class Job:
     def is_unfilmed(self) -> bool:
         """Whether videos are missing that the job asks for."""
         done = read_finished(self.folder)
-        return bool(done.outcomes and missing_films(summarise(done), self.folder, self.videos))
+        return bool(done.outcomes and missing_videos(summarise(done), self.folder, self.videos))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ def _run_planned(plan: EvaluationPlan, job: Job, say: Callable[[Any], None], che
             with EpisodeResultsLog.open(job.folder, request, ready.marks) as log, clock:
                 run_episodes(plan, env, ready.policy, specs, log, on_episode=ended, on_round=check)
         if job.videos:
-            for spec in missing_films(summarise(read_finished(job.folder)), job.folder, job.videos):
+            for spec in missing_videos(summarise(read_finished(job.folder)), job.folder, job.videos):
                 check()
                 record_failure(env, ready.policy, spec, asked.mode, job.folder)
 
