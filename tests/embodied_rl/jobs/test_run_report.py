@@ -6,11 +6,10 @@ import base64
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 
 from embodied_rl.evaluation.change import Change
 from embodied_rl.evaluation.evaluate import Score
-from embodied_rl.telemetry.report import Clip, Outcome, Report, render_report, write_report
+from embodied_rl.jobs.run_report import Clip, Outcome, Report, render_report
 from embodied_rl.utils.words import sentence
 
 EVIL = """</pre><script>alert("x")</script> & 'quoted'"""
@@ -155,11 +154,3 @@ def test_a_run_without_pictures_has_no_empty_sections() -> None:
         assert f"<h2>{heading}" not in text
     for heading in ("Metrics", "Who worked"):
         assert f"<summary>{heading}" not in text
-
-
-def test_writing_replaces_the_page_whole(tmp_path: Path) -> None:
-    path = tmp_path / "report.html"
-    path.write_text("old")
-    write_report(path, example())
-    assert path.read_text(encoding="utf-8") == render_report(example())
-    assert list(tmp_path.iterdir()) == [path]
