@@ -35,9 +35,11 @@ class ExportRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class FreshRequest:
-    """What `sft` starts from.
+    """What a policy with random weights is made for, by `sft` or in an env.
 
-    state [rows, P] and action [rows, A] are the data set's; unit_actions: its actions fill [-1, 1] already.
+    state [rows, P] and action [rows, A] are those of a data set or of some episodes; unit_actions: actions fill [-1, 1]
+    already. bounds: what every component of an action lies within, where that is known: A each. own_units: actions are
+    as the robot takes them, such as joint angles, and no gripper in [-1, 1] is their last number.
     """
 
     preset: str
@@ -48,6 +50,9 @@ class FreshRequest:
     action: Array
     unit_actions: bool
     unnorm_key: str
+    num_cameras: int = 2
+    bounds: tuple[Array, Array] | None = None
+    own_units: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

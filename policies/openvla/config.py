@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.policies.nn.decoder import DecoderConfig
 from embodied_rl.policies.nn.vision import ViTConfig
+from embodied_rl.policies.preprocessing.fit import ImageFit
 from embodied_rl.policies.preprocessing.tokens import NUM_BINS, ProprioNorm
 from embodied_rl.utils.dataclass_io import read_dataclass
 
@@ -35,6 +36,8 @@ class OpenVLAModelConfig:
     """Control steps decoded in one decision (K)."""
     action_dim: int = 7
     """Dimensions of an action (A); each is one token."""
+    clip_actions: bool = True
+    """Cut actions to [-1, 1], which are LIBERO's bounds; off where an env or a data set has bounds of its own."""
     num_cameras: int = 1
     """Cameras, in the order of the observation; each camera's patches follow the previous one's."""
     use_proprio: bool = False
@@ -69,6 +72,11 @@ class OpenVLAModelConfig:
     def image_size(self) -> int:
         """Height and width in pixels of every camera's image."""
         return self.featurizer.image_size
+
+    @property
+    def image_fit(self) -> ImageFit:
+        """How images of another shape are made square, as OpenVLA's authors do."""
+        return "stretch"
 
     @property
     def num_tokens(self) -> int:

@@ -250,11 +250,11 @@ class OpenVLAPolicy(nn.Module):
         return normalise_actions(values, self.statistics)
 
     def to_env(self, normalised: np.ndarray) -> np.ndarray:
-        """Normalised actions [N, L] -> the simulator's actions float32 [N, K, A] in [-1, 1]."""
+        """Normalised actions [N, L] -> the simulator's actions float32 [N, K, A]."""
         actions = unnormalise_actions(normalised.reshape(-1, self.chunk_len, self.action_dim), self.statistics)
         if self.config.gripper_zero_one:
             actions = gripper_to_env(actions)
-        return np.clip(actions, -1.0, 1.0)
+        return np.clip(actions, -1.0, 1.0) if self.config.clip_actions else actions
 
     def _precision(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, torch.bfloat16) if self.mixed_precision else nullcontext()
@@ -329,10 +329,23 @@ def fresh(request: FreshRequest) -> OpenVLAPolicy:
 
 
 def fresh_for(kind: type[AnyOpenVLA], base: OpenVLAModelConfig, request: FreshRequest) -> AnyOpenVLA:
-    """A randomly initialised policy for the data set of `request`."""
-    config = replace(base, chunk_len=request.chunk_len)
-    statistics = fit_statistics(request.action, request.state)
-    if request.unit_actions:
+    """A randomly initialised policy of the sizes of `request`."""
+    proprio_dim = request.state.shape[1]
+    config = replace(
+        base,
+        chunk_len=request.chunk_len,
+        num_cameras=request.num_cameras,
+        action_dim=request.action.shape[1],
+        proprio_dim=proprio_dim or base.proprio_dim,
+        use_proprio=base.use_proprio and proprio_dim > 0,
+        clip_actions=request.bounds is None and not request.own_units,
+        gripper_zero_one=base.gripper_zero_one and not request.own_units,
+    )
+    statistics = fit_statistics(request.action, request.state, gripper=not request.own_units)
+    if request.bounds is not None:
+        low, high = request.bounds
+        statistics = replace(statistics, q01=low, q99=high, mask=np.ones(len(low), dtype=bool))
+    elif request.unit_actions:
         # our own suites: commands fill [-1, 1] already, and 1st percentiles would cut off the rare large corrections
         unit = identity_statistics(config.action_dim, config.proprio_dim)
         statistics = replace(statistics, q01=unit.q01, q99=unit.q99)

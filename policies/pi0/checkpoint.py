@@ -40,7 +40,8 @@ from embodied_rl.policies.flow import FlowSettings
 from embodied_rl.policies.pi0 import FlowPolicyConfig, hf_format
 from embodied_rl.policies.pi0.config import preset
 from embodied_rl.policies.pi0.normalise import NormMode, statistics_from_json, statistics_to_json
-from embodied_rl.policies.pi0.policy import AnyPi0, Pi0Policy, empty_policy
+from embodied_rl.policies.pi0.policy import AnyPi0, Pi0Policy
+from embodied_rl.policies.pi0.start import empty_policy
 from embodied_rl.policies.prefix_cache import GIB, PrefixCache
 from embodied_rl.policies.preprocessing.text import load_tokenizer
 from embodied_rl.utils.dataclass_io import read_dataclass

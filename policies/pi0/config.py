@@ -6,10 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from torch import Tensor
+
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.policies.nn.decoder import DecoderConfig
 from embodied_rl.policies.nn.vision import ViTConfig
 from embodied_rl.policies.pi0 import CriticInput
+from embodied_rl.policies.preprocessing.fit import ImageFit
 
 _HALF = (0.5, 0.5, 0.5)
 
@@ -42,6 +45,8 @@ class Pi0ModelConfig:
     """Dimensions of an action (A)."""
     proprio_dim: int = 8
     """Dimensions of the proprio vector (P)."""
+    clip_actions: bool = True
+    """Cut actions to [-1, 1], which are LIBERO's bounds; off where an env or a data set has bounds of its own."""
     num_cameras: int = 2
     """Cameras, in the order of the observation. One that a published model knows and this robot lacks is left out, as
     masking it would be."""
@@ -74,10 +79,19 @@ class Pi0ModelConfig:
         if two.dim % 2:
             raise ValueError("the expert's width must be even")
 
+    def clip(self, actions: Tensor) -> Tensor:
+        """Actions as an env takes them, cut to [-1, 1] where its bounds are those."""
+        return actions.clamp(-1.0, 1.0) if self.clip_actions else actions
+
     @property
     def image_size(self) -> int:
         """Height and width in pixels of every camera's image."""
         return self.vision.image_size
+
+    @property
+    def image_fit(self) -> ImageFit:
+        """How images of another shape are made square, as openpi does."""
+        return "pad"
 
     @property
     def visual_tokens(self) -> int:

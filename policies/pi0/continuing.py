@@ -87,7 +87,7 @@ def continue_chunk(
     actions = policy.statistics.action.unnormalise(x[:, : policy.chunk_len, : policy.action_dim])
     if config.delta_dims:
         actions = actions + policy.state_offset(obs.proprio)
-    return action_chunks(void_rows(actions.clamp(-1.0, 1.0), actions))
+    return action_chunks(void_rows(config.clip(actions), actions))
 
 
 def in_network_terms(policy: Denoiser, proprio: Tensor, prefix: ChunkPrefix) -> tuple[Tensor, Tensor]:

@@ -25,8 +25,9 @@ from embodied_rl.policies.pi0.config import Pi0ModelConfig
 from embodied_rl.policies.pi0.hf_keys import EXPERT_HEAD, LEROBOT_PREFIX, canonical, from_published, to_published
 from embodied_rl.policies.pi0.model import make_heads
 from embodied_rl.policies.pi0.normalise import OPENPI_EPS, STATISTICS, Normaliser, NormMode, Pi0Statistics
-from embodied_rl.policies.pi0.policy import Pi0Policy, empty_policy
+from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.policies.pi0.prompt import Pi0Prompt
+from embodied_rl.policies.pi0.start import empty_policy
 from embodied_rl.policies.preprocessing.text import load_tokenizer
 
 Layout = Literal["openpi", "lerobot"]

@@ -41,7 +41,7 @@ from embodied_rl.policies.pi0.compile import compiled_denoising
 from embodied_rl.policies.pi0.config import Pi0ModelConfig, preset
 from embodied_rl.policies.pi0.continuing import continue_chunk
 from embodied_rl.policies.pi0.model import Pi0Model, Prefix
-from embodied_rl.policies.pi0.normalise import Pi0Statistics, fit, unit
+from embodied_rl.policies.pi0.normalise import Normaliser, Pi0Statistics, fit, unit
 from embodied_rl.policies.pi0.prompt import Pi0Prompt, word_tokenizer
 from embodied_rl.policies.prefix_cache import PrefixCache
 from embodied_rl.policy import ActMode, PolicyTraits, action_chunks, masked_steps, void_rows
@@ -196,7 +196,7 @@ class Pi0Policy(nn.Module):
         if config.delta_dims:
             actions = actions + self.state_offset(obs.proprio)
         log_prob = self._executed(path.log_prob).sum(dim=1).flatten(1)
-        bounded = void_rows(actions.clamp(-1.0, 1.0), actions, log_prob)
+        bounded = void_rows(self.config.clip(actions), actions, log_prob)
         value = self._value(prefix, path.summary) if self.with_value else None
         return ActOutput(action_chunks(bounded), log_prob, value, {"points": path.points, "step": path.step})
 
@@ -359,10 +359,24 @@ def fresh(request: FreshRequest) -> Pi0Policy:
 
 
 def fresh_for(kind: type[AnyPi0], base: Pi0ModelConfig, request: FreshRequest) -> AnyPi0:
-    """A randomly initialised policy for the data set of `request`."""
-    config = replace(base, horizon=request.chunk_len, chunk_len=request.chunk_len)
+    """A randomly initialised policy of the sizes of `request`."""
+    action_dim, proprio_dim = request.action.shape[1], request.state.shape[1]
+    config = replace(
+        base,
+        horizon=request.chunk_len,
+        chunk_len=request.chunk_len,
+        num_cameras=request.num_cameras,
+        action_dim=action_dim,
+        proprio_dim=proprio_dim,
+        max_action_dim=max(base.max_action_dim, action_dim),
+        max_state_dim=max(base.max_state_dim, proprio_dim),
+        clip_actions=request.bounds is None and not request.own_units,
+    )
     mode = "quantiles" if config.adaptive else "mean_std"  # as openpi does for pi0.5 and pi0, LeRobot for SmolVLA
-    action = unit(config.action_dim) if request.unit_actions else fit(request.action, mode)
+    if request.bounds is not None:
+        action = Normaliser("quantiles", dict(zip(("q01", "q99"), request.bounds, strict=True)))
+    else:
+        action = unit(action_dim) if request.unit_actions else fit(request.action, mode)
     return kind.fresh(
         config,
         request.instructions,
@@ -371,19 +385,3 @@ def fresh_for(kind: type[AnyPi0], base: Pi0ModelConfig, request: FreshRequest) -
         seed=request.seed,
         unnorm_key=request.unnorm_key,
     )
-
-
-def empty_policy(
-    config: Pi0ModelConfig,
-    prompt: Pi0Prompt,
-    statistics: Pi0Statistics,
-    flow: FlowSettings,
-    *,
-    unnorm_key: str,
-    kind: type[AnyPi0] = Pi0Policy,
-) -> AnyPi0:
-    """A policy whose weights take no memory, to be assigned."""
-    with torch.device("meta"):
-        policy = kind(config, prompt, statistics, flow, unnorm_key=unnorm_key)
-    policy.loss_calls = torch.zeros((), dtype=torch.int64)
-    return policy

@@ -55,10 +55,17 @@ def bilinear_pillow_padded(image: Array, size: int) -> Array:
     As openpi's resize_with_pad for one picture, bit for bit: the longer side fills the square.
     Source: packages/openpi-client/src/openpi_client/image_tools.py.
     """
+    return padded_square(image, size, centred=True)
+
+
+def padded_square(image: Array, size: int, *, centred: bool) -> Array:
+    """The whole picture in a black square, in the middle or at the bottom right: uint8 [H, W, 3] to square."""
     ratio = max(image.shape[0] / size, image.shape[1] / size)
     height, width = (max(1, int(side / ratio)) for side in image.shape[:2])
     out = np.zeros((size, size, 3), np.uint8)
-    top, left = (size - height) // 2, (size - width) // 2
+    top, left = size - height, size - width
+    if centred:
+        top, left = top // 2, left // 2
     out[top : top + height, left : left + width] = _bilinear_pillow(image, height, width)
     return out
 

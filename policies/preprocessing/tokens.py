@@ -91,8 +91,8 @@ def identity_statistics(action_dim: int, proprio_dim: int) -> Statistics:
     return Statistics(-ones, ones, mask, zeros, np.ones(proprio_dim, np.float32))
 
 
-def fit_statistics(actions: Array, proprio: Array) -> Statistics:
-    """Statistics of a data set: actions [rows, A] (the last, the gripper, is not normalised), proprio [rows, P].
+def fit_statistics(actions: Array, proprio: Array, *, gripper: bool = True) -> Statistics:
+    """Statistics of a data set: actions [rows, A], proprio [rows, P]; gripper: the last action is not normalised.
 
     Ranges and deviations under 1e-3 are widened, so that a dimension that never moves stays finite.
     """
@@ -100,7 +100,7 @@ def fit_statistics(actions: Array, proprio: Array) -> Statistics:
     high = np.quantile(actions, 0.99, axis=0).astype(np.float32)
     middle, half = (low + high) / 2, np.maximum((high - low) / 2, np.float32(1e-3))
     mask = np.ones(actions.shape[1], dtype=bool)
-    mask[-1] = False
+    mask[-1] = not gripper
     std = np.maximum(proprio.std(axis=0), 1e-3).astype(np.float32)
     return Statistics(middle - half, middle + half, mask, proprio.mean(axis=0).astype(np.float32), std)
 

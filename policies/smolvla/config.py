@@ -9,6 +9,7 @@ from embodied_rl.errors import UserError, suggest
 from embodied_rl.policies.nn.decoder import DecoderConfig
 from embodied_rl.policies.pi0.config import Pi0ModelConfig, siglip
 from embodied_rl.policies.pi0.config import nano as pi0_nano
+from embodied_rl.policies.preprocessing.fit import ImageFit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,11 @@ class SmolVLAModelConfig(Pi0ModelConfig):
     def image_size(self) -> int:
         """Height and width in pixels of every camera's image."""
         return self.frame_size
+
+    @property
+    def image_fit(self) -> ImageFit:
+        """How images of another shape are made square, as LeRobot does."""
+        return "pad_top_left"
 
     @property
     def visual_tokens(self) -> int:

@@ -22,7 +22,7 @@ from embodied_rl.policies.flow import FlowSettings
 from embodied_rl.policies.pi0.hf_format import LEROBOT_MODES, assign_published, visual_features
 from embodied_rl.policies.pi0.hf_keys import LEROBOT_PREFIX, Names, from_published, to_published
 from embodied_rl.policies.pi0.normalise import Normaliser, NormMode, Pi0Statistics
-from embodied_rl.policies.pi0.policy import empty_policy
+from embodied_rl.policies.pi0.start import empty_policy
 from embodied_rl.policies.preprocessing.text import load_tokenizer
 from embodied_rl.policies.smolvla.config import SmolVLAModelConfig, expert_of
 from embodied_rl.policies.smolvla.policy import MAX_TOKENS, SmolVLAPolicy, SmolVLAPrompt
