@@ -19,8 +19,31 @@ from embodied_rl.version import __version__
 if TYPE_CHECKING:
     from embodied_rl import configs as recipes
     from embodied_rl.api import evaluate, load_policy, make_isaacgym_env, make_vec_env, train
+    from embodied_rl.policies.wrapped.heads import ActionTokens, AutoregressiveTokens, GaussianActions, VelocityField
+    from embodied_rl.policies.wrapped.policy import wrap_policy
 
-__all__ = ["__version__", "evaluate", "load_policy", "make_isaacgym_env", "make_vec_env", "recipes", "train"]
+__all__ = [
+    "ActionTokens",
+    "AutoregressiveTokens",
+    "GaussianActions",
+    "VelocityField",
+    "__version__",
+    "evaluate",
+    "load_policy",
+    "make_isaacgym_env",
+    "make_vec_env",
+    "recipes",
+    "train",
+    "wrap_policy",
+]
+_ELSEWHERE = {
+    "ActionTokens": "embodied_rl.policies.wrapped.heads",
+    "AutoregressiveTokens": "embodied_rl.policies.wrapped.heads",
+    "GaussianActions": "embodied_rl.policies.wrapped.heads",
+    "VelocityField": "embodied_rl.policies.wrapped.heads",
+    "wrap_policy": "embodied_rl.policies.wrapped.policy",
+}
+"""Where a name is that is not in `embodied_rl.api`."""
 
 
 # Lets `gymnasium.make("embodied_rl/tabletop_spatial-v0")` find our suites.
@@ -33,7 +56,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("embodied_rl.configs")
     if name not in __all__:
         raise AttributeError(f"module 'embodied_rl' has no attribute '{name}'")
-    return getattr(importlib.import_module("embodied_rl.api"), name)
+    return getattr(importlib.import_module(_ELSEWHERE.get(name, "embodied_rl.api")), name)
 
 
 def __dir__() -> list[str]:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from embodied_rl.errors import UserError
-from embodied_rl.rng import DecisionRng
+from embodied_rl.rng import DecisionRng, FixedSeed, philox
 
 FlowExploration = Literal["flow_sde", "flow_noise"]
 _LOG_2PI = math.log(2.0 * math.pi)
@@ -174,3 +174,17 @@ def training_inputs(actions: Tensor, normal: Tensor, uniform: Tensor) -> tuple[T
     time = uniform.pow(1.0 / _BETA) * _TIME_SCALE + _TIME_OFFSET  # the inverse of Beta(a, 1)'s distribution
     blend = time[..., None, None]
     return blend * normal + (1.0 - blend) * actions[:, None], time, normal - actions[:, None]
+
+
+def loss_noise(calls: Tensor | None, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Normal [N,M,H,D] (`shape`) and uniform [N,M] numbers for `training_inputs`, on the CPU.
+
+    calls: int64 [], counts the calls and is raised by one, so that each has numbers of its own; None: always the same.
+    """
+    if calls is None:
+        generator = philox(FixedSeed.PI0_VALIDATION)
+    else:
+        generator = philox(FixedSeed.PI0_LOSS, int(calls))
+        calls += 1
+    normal = torch.from_numpy(generator.standard_normal(shape, dtype="float32"))
+    return normal, torch.from_numpy(generator.random(shape[:2], dtype="float32"))

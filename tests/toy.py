@@ -75,12 +75,12 @@ class ToyPolicy(nn.Module):
     def _forward(self, images: Tensor, proprio: Tensor, instruction: list[str]) -> tuple[Tensor, Tensor | None]:
         text = torch.tensor([[float("touch" in words)] for words in instruction])
         x = torch.cat([images.flatten(1).float() / 255, proprio, text], dim=1)
-        hidden = torch.tanh(_linear(x, self.body))
-        logits = _linear(hidden, self.head).reshape(-1, CHUNK * ACTION_DIM, BINS)
-        value = _linear(hidden.detach(), self.value_head)[:, 0] if self.with_value else None
+        hidden = torch.tanh(row_linear(x, self.body))
+        logits = row_linear(hidden, self.head).reshape(-1, CHUNK * ACTION_DIM, BINS)
+        value = row_linear(hidden.detach(), self.value_head)[:, 0] if self.with_value else None
         return torch.log_softmax(logits, dim=-1), value
 
 
-def _linear(x: Tensor, layer: nn.Linear) -> Tensor:
+def row_linear(x: Tensor, layer: nn.Linear) -> Tensor:
     """A linear layer whose rows do not depend on the number of rows (matrix kernels change with it)."""
     return (x[:, None, :] * layer.weight).sum(dim=-1) + layer.bias

@@ -97,11 +97,13 @@ def choose(logits: Tensor, uniform: Tensor | None, temperature: float) -> Tensor
         return logits.argmax(dim=-1)
     cumulative = F.softmax(logits / temperature, dim=-1).cumsum(dim=-1)
     # rounding may leave the last cumulative value under 1, and under the uniform number
-    return torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)[:, 0].clamp_(max=NUM_BINS - 1)
+    return torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)[:, 0].clamp_(
+        max=logits.shape[1] - 1
+    )
 
 
 def token_scores(logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """log-probs and entropies [...] of `tokens` int64 [...] under tempered `logits` [..., 256]."""
+    """log-probs and entropies [...] of `tokens` int64 [...] under tempered `logits` [..., bins]."""
     log_probs = F.log_softmax(logits / temperature, dim=-1)
     chosen = log_probs.gather(-1, tokens[..., None])[..., 0]
     return chosen, -(log_probs.exp() * log_probs).sum(dim=-1)

@@ -30,6 +30,7 @@ from embodied_rl.policies.flow import (
     draw_noise,
     learned_std,
     log_density,
+    loss_noise,
     normal_entropy,
     ode_step,
     sample_path,
@@ -45,7 +46,7 @@ from embodied_rl.policies.pi0.normalise import Normaliser, Pi0Statistics, fit, u
 from embodied_rl.policies.pi0.prompt import Pi0Prompt, word_tokenizer
 from embodied_rl.policies.prefix_cache import PrefixCache
 from embodied_rl.policy import ActMode, PolicyTraits, action_chunks, masked_steps, void_rows
-from embodied_rl.rng import DecisionRng, FixedSeed, philox
+from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, Array, EvalOutput, Observation
 
 # Imitation starts with few denoising steps, as reinforcement learning will take; several noise draws a demonstration,
@@ -338,15 +339,8 @@ class Pi0Policy(nn.Module):
 
     def _loss_noise(self, rows: int, samples: int) -> tuple[Tensor, Tensor]:
         """Normal [rows,samples,H,D] and uniform [rows,samples] numbers of this call of the loss."""
-        config = self.config
-        if self.training:
-            generator = philox(FixedSeed.PI0_LOSS, int(self.loss_calls))
-            self.loss_calls += 1
-        else:
-            generator = philox(FixedSeed.PI0_VALIDATION)  # always the same noise
-        shape = (rows, samples, config.horizon, config.max_action_dim)
-        normal = torch.from_numpy(generator.standard_normal(shape, dtype="float32"))
-        uniform = torch.from_numpy(generator.random(shape[:2], dtype="float32"))
+        shape = (rows, samples, self.config.horizon, self.config.max_action_dim)
+        normal, uniform = loss_noise(self.loss_calls if self.training else None, shape)
         return normal.to(self.device), uniform.to(self.device)
 
 

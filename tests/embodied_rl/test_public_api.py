@@ -34,6 +34,10 @@ TINY: dict[str, Any] = {
 
 def test_the_names_are_these() -> None:
     assert sorted(erl.__all__) == [
+        "ActionTokens",
+        "AutoregressiveTokens",
+        "GaussianActions",
+        "VelocityField",
         "__version__",
         "evaluate",
         "load_policy",
@@ -41,6 +45,7 @@ def test_the_names_are_these() -> None:
         "make_vec_env",
         "recipes",
         "train",
+        "wrap_policy",
     ]
     assert all(hasattr(erl, name) for name in erl.__all__)
     assert all(getattr(erl, name).__doc__ for name in erl.__all__ if name != "__version__")
