@@ -27,8 +27,9 @@ from embodied_rl.config.env import MujocoConfig
 from embodied_rl.config.policies import SHIPPED
 from embodied_rl.config.train import OwnPolicyConfig, TrainConfig, kind_of
 from embodied_rl.factory.envs import open_env, pick_renderer
-from embodied_rl.factory.policies import describe_policy, open_policy, policy_folder, prepare_policy
+from embodied_rl.factory.policies import open_policy, policy_folder, policy_info, prepare_policy
 from embodied_rl.factory.tasks import load_tasks
+from embodied_rl.jobs.describe import weights_words
 from embodied_rl.learner.learner import Learner
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.group_queue import GroupQueue
@@ -210,7 +211,7 @@ def run(json_path: Path | None, quick: bool = False) -> None:
             "suite": config.suite,
             "tasks": len(tasks),
             "renderer": renderer.name,
-            "weights": describe_policy(policy, SHIPPED)["weights"],
+            "weights": weights_words(policy_info(policy, SHIPPED)),
             "image_size": env.info.image_shape[0],
             "cameras": len(env.info.cameras),
             "chunk": policy.chunk_len,

@@ -31,7 +31,7 @@ import tyro
 
 from embodied_rl.benchmarks.soak_faults import FAULTS, WORKER, corrupt, live_through, tear
 from embodied_rl.cli import main as command
-from embodied_rl.jobs.run_folder import is_finished
+from embodied_rl.jobs.run_info import is_finished
 from embodied_rl.rng import philox
 from embodied_rl.telemetry.metrics import read_metrics
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import json
 import math
 import re
 import sys
@@ -28,7 +27,7 @@ from embodied_rl.benchmarks.report import table
 from embodied_rl.config.suites import STATE_SUITES
 from embodied_rl.config.train import kind_of, load_yaml
 from embodied_rl.errors import UserError
-from embodied_rl.jobs.run_folder import is_finished
+from embodied_rl.jobs.run_info import is_finished, read_run_info
 from embodied_rl.scheduler.config import PipelinedConfig
 from embodied_rl.telemetry.metrics import read_metrics
 
@@ -119,8 +118,8 @@ def read_runs(folders: Sequence[Path]) -> list[Point]:
 def points_of(folder: Path, label: str, seed: int) -> list[Point]:
     """Every point of the run in `folder`."""
     rows = read_metrics(folder / "metrics.jsonl")
-    times = [session.get("cpu_seconds") for session in json.loads((folder / "run.json").read_text(encoding="utf-8"))]
-    cpu = sum(times) / 60 if all(seconds is not None for seconds in times) else None
+    times = [session.end.cpu_seconds if session.end else None for session in read_run_info(folder)]
+    cpu = None if None in times else sum(seconds or 0.0 for seconds in times) / 60
     episodes, points = 0.0, []
     for number, row in enumerate(rows):
         if (count := row.get("rollout/episodes")) is not None:

@@ -1,4 +1,4 @@
-"""How training episodes may differ from their tasks' own: what is refused, and what a run says of it."""
+"""How training episodes may differ from their tasks' own: what is refused."""
 
 from __future__ import annotations
 
@@ -40,10 +40,3 @@ def check_changes(kinds: Sequence[str], env: EnvConfig) -> None:
         refuse_changes(kinds, "MuJoCo Warp, whose own are --env.randomize-color, -light, -camera, -friction and -mass")
     if not isinstance(env, SceneConfig):
         refuse_changes(kinds, "this simulator: only the built-in suites' and LIBERO's tasks can be perturbed")
-
-
-def describe_perturb(kinds: Sequence[str], level: float, share: float) -> dict[str, str]:
-    """What a run stamps about it; nothing where episodes are as their tasks say."""
-    if not kinds:
-        return {}
-    return {"perturbed": f"{', '.join(kinds)} at level {level:g}, in {share:.0%} of the training episodes"}

@@ -43,6 +43,11 @@ class Score:
         return self.successes / max(1, self.episodes)
 
     @property
+    def value(self) -> float:
+        """What counts: the rate, or the mean return where the tasks have no success flag."""
+        return self.rate if self.has_success else self.mean_return
+
+    @property
     def return_interval(self) -> tuple[float, float]:
         """The normal 95 % interval of the mean return."""
         reach = Z95 * self.return_std / math.sqrt(self.episodes) if self.episodes else math.inf

@@ -14,16 +14,6 @@ if TYPE_CHECKING:
     from embodied_rl.policies.mlp.policy import MLPPolicy
 
 
-def repeats(info: EnvInfo, overlap: str) -> dict[str, Any]:
-    """What a stamp says of initial states: their `overlap` with training, as far as there are such.
-
-    'repeatable' is there, as False, only where a task does not repeat its episodes.
-    """
-    if info.repeatable:
-        return {"overlap": overlap}
-    return {"overlap": "unknown: episodes do not begin from the initial state that is asked for", "repeatable": False}
-
-
 def new_state_policy(config: TrainConfig, info: EnvInfo) -> MLPPolicy:
     """A state policy of random weights, which follow from the config's seed; UserError where `info` shows no state."""
     from embodied_rl.policies.mlp.checkpoint import fresh

@@ -7,19 +7,17 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Literal
 
-from embodied_rl.config.env import EnvConfig, SceneConfig, WarpConfig, discount
+from embodied_rl.config.env import SceneConfig, WarpConfig, discount
 from embodied_rl.errors import UserError
 from embodied_rl.factory.warp import WarpRequest, choose_warp, drawn_by_warp, open_warp
 from embodied_rl.utils.console import tell_once
-from embodied_rl.utils.machine import cpu_count
-from embodied_rl.utils.words import counted
 
 if TYPE_CHECKING:
     from embodied_rl.sim.mujoco.episodes import TrainingEpisodes
     from embodied_rl.sim.mujoco.task import MujocoTask
     from embodied_rl.sim.render import Choice
     from embodied_rl.sim.state.vector import StateLayout
-    from embodied_rl.vec_env import EnvInfo, VecEnv
+    from embodied_rl.vec_env import VecEnv
 
 _SCENE_BYTES = 2 << 30
 """Memory for models of scenes, for all processes together."""
@@ -82,7 +80,7 @@ def open_env(
         "auto" if config.renderer == "warp" else config.renderer,
         official=exact,
         image_size=image_size,
-        threads=_threads_each(config.num_threads, config.processes),
+        threads=threads_each(config.num_threads, config.processes),
         stop_at_success=stop_at_success,
         cameras=0 if by_warp else cameras,
         max_scene_bytes=_SCENE_BYTES // (config.processes or 1),
@@ -116,29 +114,7 @@ def _state_layout(tasks: Sequence[MujocoTask]) -> StateLayout:
     return StateLayout.of([*tasks, *(task for suite, era in suites.items() for task in load_tasks(suite, (), era))])
 
 
-def describe_env_processes(config: EnvConfig) -> str:
-    """In words, for the stamp."""
-    if isinstance(config, WarpConfig):
-        return "one batch for each physics model"
-    if not isinstance(config, SceneConfig):
-        return f"{counted(config.watched, 'watched process')}" if config.watched else "in this process"
-    threads, processes = config.threads or cpu_count(), config.watched
-    if processes is None:
-        return counted(threads, "thread")
-    return f"{counted(processes, 'watched process')}, threads of each: {_threads_each(threads, processes)}"
-
-
-def describe_env(info: EnvInfo) -> dict[str, str]:
-    """What a stamp says of tasks with a state: pictures, horizon, score."""
-    images = f"{len(info.cameras)} images and " if info.cameras else ""
-    return {
-        "renderer": f"{info.renderer}, for videos; policies see {images}{info.state_dim + info.proprio_dim} numbers",
-        "horizon": f"{counted(info.max_episode_steps, 'step')} at {info.control_hz:g} Hz",
-        "scored by": "success" if info.has_success else "mean return (its tasks have no success flag)",
-    }
-
-
-def _threads_each(threads: int | None, processes: int | None) -> int | None:
+def threads_each(threads: int | None, processes: int | None) -> int | None:
     """Threads of a process with worlds; at least one, so more processes than threads run side by side all the same."""
     return threads if processes is None or threads is None else max(1, threads // processes)
 

@@ -17,7 +17,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.policies.checkpoints.folder import read_json, to_json
 from embodied_rl.rollout.sampler import TaskStates
-from embodied_rl.utils.words import counted
+from embodied_rl.telemetry.info import PolicyInfo
 from embodied_rl.vec_env import EnvInfo, VecEnv
 
 WEIGHTS, CONFIG, PROVENANCE = "model.safetensors", "config.json", "provenance.json"
@@ -81,13 +81,15 @@ def own_class(policy: TrainablePolicy) -> str:
     return f"{type(policy).__module__}.{type(policy).__qualname__}"
 
 
-def describe_own(policy: TrainablePolicy) -> dict[str, Any]:
-    """What a run stamps about a policy that was passed to it."""
-    count = sum(parameter.numel() for _, parameter in policy.named_parameters())
-    return {
-        "policy": f"{own_class(policy)}, {count / 1e6:.2f} M parameters, chunks of {counted(policy.chunk_len, 'step')}",
-        "weights": "as passed to train",
-    }
+def own_policy_info(policy: TrainablePolicy) -> PolicyInfo:
+    """What a policy of a class of one's own is, as fields."""
+    numbers = [(parameter.numel(), parameter.requires_grad) for _, parameter in policy.named_parameters()]
+    return PolicyInfo(
+        family=own_class(policy),
+        parameters=sum(count for count, _ in numbers),
+        trained_parameters=sum(count for count, trained in numbers if trained),
+        chunk_len=policy.chunk_len,
+    )
 
 
 def save_own(policy: TrainablePolicy, folder: Path, provenance: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from embodied_rl.policies import mlp, openvla, openvla_oft, pi0, smolvla
 from embodied_rl.policies.checkpoints.hub import is_repository, resolve
 from embodied_rl.policies.checkpoints.shipped import is_shipped, shipped_folder
 from embodied_rl.policies.family import ExportRequest, PolicyFamily
-from embodied_rl.utils.words import counted
+from embodied_rl.telemetry.info import PolicyInfo
 
 if TYPE_CHECKING:
     from embodied_rl.policies.mlp.policy import MLPPolicy
@@ -225,8 +225,8 @@ def open_policy(checkpoint: str, device: str, options: LoadRequest | None = None
     return policy
 
 
-def describe_policy(policy: Any, checkpoint: str, seed: int = 0) -> dict[str, Any]:
-    """What a run stamps about its policy; the SHA-256 is over all files that decide its actions.
+def policy_info(policy: Any, checkpoint: str, seed: int = 0) -> PolicyInfo:
+    """What a policy is, as fields.
 
     Args:
         policy: of any family.
@@ -235,56 +235,37 @@ def describe_policy(policy: Any, checkpoint: str, seed: int = 0) -> dict[str, An
     """
     from embodied_rl.policies.checkpoints.integrity import files_digest
 
+    numbers = [(parameter.numel(), parameter.requires_grad) for parameter in policy.parameters()]
+    common: dict[str, Any] = {
+        "family": policy.architecture,
+        "parameters": sum(count for count, _ in numbers),
+        "trained_parameters": sum(count for count, trained in numbers if trained),
+        "chunk_len": policy.chunk_len,
+        "checkpoint": checkpoint or None,
+        "seed": None if checkpoint else seed,
+        "digest": files_digest(policy.source_files, policy_folder(checkpoint))[:_DIGITS] if checkpoint else None,
+    }
     if policy.architecture == "mlp":
-        return _describe_state_policy(policy, checkpoint, seed)
-    count = sum(parameter.numel() for parameter in policy.parameters())
-    trained = sum(parameter.numel() for parameter in policy.parameters() if parameter.requires_grad)
-    size = f"{count / 1e6:.2f} M parameters" + (f" ({trained / 1e6:.2f} M train)" if trained < count else "")
-    steps = policy.efficient_parts.num_inference_steps
-    origin = f"the small one in the package ({checkpoint})" if is_shipped(checkpoint) else checkpoint
-    digest = files_digest(policy.source_files, policy_folder(checkpoint))
+        return PolicyInfo(**common, hidden=tuple(policy.config.hidden), squashed=policy.config.squash)
     cache = policy.traits.prefix_cache
-    return {
-        "policy": f"{policy.architecture}, {size}, chunks of {counted(policy.chunk_len, 'step')}"
-        + (f", {steps} denoising steps" if steps else ""),
-        "weights": f"{origin}, sha256 {digest[:16]}",
-        "unnorm key": policy.unnorm_key,
-        "acts": acts(policy),
-        **({"critic": policy.traits.fresh_critic} if policy.traits.fresh_critic else {}),
-        **({} if cache is None else {"prefixes": f"kept for the update, up to {cache.max_bytes / 2**30:g} GiB"}),
-    }
+    return PolicyInfo(
+        **common,
+        denoising_steps=policy.efficient_parts.num_inference_steps or None,
+        unnorm_key=policy.unnorm_key,
+        compiled=policy.traits.compiled,
+        fresh_critic=policy.traits.fresh_critic or None,
+        prefix_cache_bytes=None if cache is None else cache.max_bytes,
+    )
 
 
-def _describe_state_policy(policy: MLPPolicy, checkpoint: str, seed: int) -> dict[str, Any]:
-    from embodied_rl.policies.checkpoints.integrity import files_digest
-
-    count, config = sum(parameter.numel() for parameter in policy.parameters()), policy.config
-    layers = " ".join(map(str, config.hidden))
-    kind = "squashed Gaussian" if config.squash else "Gaussian"
-    weights = f"random, of seed {seed}"
-    if checkpoint:
-        weights = f"{checkpoint}, sha256 {files_digest(policy.source_files, policy_folder(checkpoint))[:16]}"
-    return {
-        "policy": f"mlp, {kind}, layers of {layers} units, {count / 1e3:.1f} k parameters, chunks of "
-        f"{config.chunk_len} steps",
-        "weights": weights,
-    }
+_DIGITS = 16
+"""Of a SHA-256: enough to tell two checkpoints apart."""
 
 
-def statistics_line(policy: AnyPolicy, suite: str) -> str:
-    """Whose action statistics act in `suite`: the key, and the suite's name if it is that of another one."""
+def statistics_owner(key: str) -> str | None:
+    """The suite whose action statistics go by `key`; None where no suite of ours has such a name."""
     from embodied_rl.factory.tasks import LIBERO_SUITES
     from embodied_rl.sim import tabletop
-    from embodied_rl.utils.suites import base_suite
 
-    key = policy.unnorm_key
     known = (*tabletop.suites(), *LIBERO_SUITES)
-    own = next((name for name in known if key in (name, f"{name}_no_noops")), base_suite(suite))
-    return key if own == base_suite(suite) else f"{key}: those of another suite (to evaluate there: --suite {own})"
-
-
-def acts(policy: AnyPolicy) -> str:
-    """How it decides: by torch's operators as they come, or compiled."""
-    if not policy.traits.compiled:
-        return "not compiled"
-    return "compiled (torch.compile" + (", CUDA graphs)" if policy.device.type == "cuda" else ")")
+    return next((name for name in known if key in (name, f"{name}_no_noops")), None)

@@ -59,16 +59,15 @@ def require_train_states(tasks: Sequence[SuiteTask]) -> None:
             )
 
 
-def describe_left_out(tasks: Sequence[SuiteTask]) -> dict[str, str]:
-    """For a stamp: how many training states were left out; empty where no task is LIBERO's."""
+def left_out_states(tasks: Sequence[SuiteTask]) -> tuple[int, int] | None:
+    """How many training states were left out, and of how many; None where no task is LIBERO's."""
     from embodied_rl.sim.libero.tasks import LiberoTask
 
     official = [task for task in tasks if isinstance(task, LiberoTask)]
     if not official:
-        return {}
+        return None
     lost = sum(len(task.left_out or ()) for task in official)
-    total = lost + sum(len(task.train_states) for task in official)
-    return {"left out": f"{lost} of {total} training states, which nobody can solve" if lost else "no training state"}
+    return lost, lost + sum(len(task.train_states) for task in official)
 
 
 def failed_premises(

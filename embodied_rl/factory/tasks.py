@@ -88,29 +88,19 @@ def unknown_task(suite: str, name: str, tasks: Mapping[str, SuiteTask]) -> UserE
     return UserError(f"{line} Give one of these names:", [f"{n}  {short}" for short, n in numbers.items()])
 
 
-def describe_era(tasks: Sequence[SuiteTask], trained: str | None = None) -> str:
-    """The era of these tasks in words; `trained`: that of the policy, where its checkpoint says so."""
-    from embodied_rl.sim.eras import CURRENT, PUBLISHED
-
-    words = "+".join(dict.fromkeys(task.era for task in tasks))
-    if words == PUBLISHED:
-        words += " (published)"
-    elif words == CURRENT and any(task.is_official for task in tasks):
-        words += " (this MuJoCo's own, not that of published scores)"
-    known = {task.era for task in tasks}
-    return words if trained is None or known == {trained} else f"{words}; the policy was trained under {trained}"
+def physics_version(tasks: Sequence[SuiteTask]) -> str | None:
+    """Whose contacts and textures these tasks have: their era, joined by '+' where it is not one; None of no task."""
+    return "+".join(dict.fromkeys(task.era for task in tasks)) or None
 
 
-def describe_stand_ins(tasks: Sequence[SuiteTask]) -> str:
-    """How many official asset files are stand-ins in these tasks; '' where none is.
+def stand_in_files(tasks: Sequence[SuiteTask]) -> int:
+    """How many official asset files are stand-ins in these tasks.
 
-    A score on such pictures is not a score on LIBERO's.
+    A score on such images is not a score on LIBERO's.
     """
     from embodied_rl.sim.libero.tasks import LiberoTask
 
-    count = len({file for task in tasks if isinstance(task, LiberoTask) for file in task.approximate})
-    said = "1 official file is a stand-in" if count == 1 else f"{count} official files are stand-ins"
-    return f"APPROXIMATE: {said}" if count else ""
+    return len({file for task in tasks if isinstance(task, LiberoTask) for file in task.approximate})
 
 
 def bundles_digest(tasks: Sequence[SuiteTask]) -> str:

@@ -20,9 +20,17 @@ from embodied_rl.errors import UserError, refuse_twice, suggest
 from embodied_rl.factory.demonstrations import hold_bench, open_bench
 from embodied_rl.factory.envs import announce_compilation, pick_render_quality
 from embodied_rl.factory.premises import judge, require_train_states
-from embodied_rl.factory.tasks import LIBERO_SUITES, bundles_digest, describe_stand_ins, load_tasks, unknown_task
+from embodied_rl.factory.tasks import (
+    LIBERO_SUITES,
+    bundles_digest,
+    load_tasks,
+    physics_version,
+    stand_in_files,
+    unknown_task,
+)
 from embodied_rl.sim.libero.protocol import LIBERO, NATIVE, protocol
 from embodied_rl.sim.tabletop import suites, with_fresh_states
+from embodied_rl.telemetry.tables import stand_in_words
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.lock import locked
 from embodied_rl.utils.output import folder_bytes
@@ -75,8 +83,8 @@ def _collect(command: CollectCommand, line: str) -> bool:
     )
     split = _split(command)
     settings = _settings(command, tasks, info)
-    if "assets" in settings:
-        console.print(f"assets: {settings['assets']}", soft_wrap=True)
+    if stand_ins := stand_in_files(tasks):
+        console.print(f"assets: {stand_in_words(stand_ins)}", soft_wrap=True)
     begun = writer.begin(command.out, settings)
     states = {task.name: task.heldout_states if split == "heldout" else task.train_states for task in tasks}
     attempts = collect.plan(states, command.episodes_per_task, command.seed)
@@ -183,9 +191,9 @@ def _attempt(build: partial[Bench], job: Job, attempts: Sequence[Attempt], worke
 
 def _settings(command: CollectCommand, tasks: Sequence[SuiteTask], info: EnvInfo) -> dict[str, Any]:
     """What decides the content of the dataset: a stopped collection only continues with the same."""
-    stand_ins, bundles = describe_stand_ins(tasks), bundles_digest(tasks)
+    stand_ins, bundles = stand_in_files(tasks), bundles_digest(tasks)
     return {
-        **({"assets": stand_ins} if stand_ins else {}),
+        **({"stand_in_files": stand_ins} if stand_ins else {}),
         **({"bundles": bundles} if bundles else {}),
         "suite": command.suite,
         "tasks": [task.name for task in tasks],
@@ -198,7 +206,7 @@ def _settings(command: CollectCommand, tasks: Sequence[SuiteTask], info: EnvInfo
         "cameras": list(info.cameras),
         "simulator": info.simulator,
         "renderer": info.renderer,
-        "era": "+".join(dict.fromkeys(task.era for task in tasks)),
+        "era": physics_version(tasks),
         "render_quality": pick_render_quality(command.render_quality, tasks),
     }
 

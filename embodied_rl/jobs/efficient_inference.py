@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from embodied_rl.errors import UserError
+from embodied_rl.telemetry.info import EfficientInfo
 from embodied_rl.types import EpisodeSpec, Observation
 from embodied_rl.vec_env import VecEnv
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from embodied_rl.policies.efficient import EfficientParts
 
 CALIBRATION_EPISODES = 16
-AS_TRAINED = "as trained, nothing left out"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,21 +45,13 @@ class EfficientConfig:
                 raise UserError(f"--efficient.{name.replace('_', '-')} must be at least {bound}, got {value}.")
 
 
-@dataclass(frozen=True, slots=True)
-class EfficientReport:
-    """What was done. marks: what a score depends on, as plain values; sentence: the same for people."""
-
-    marks: dict[str, Any]
-    describe: str
-
-
 def make_efficient(
     policy: AnyPolicy,
     config: EfficientConfig,
     open_envs: Callable[[], AbstractContextManager[VecEnv]],
     specs: Sequence[EpisodeSpec],
-) -> EfficientReport:
-    """Change `policy` as `config` asks, for good; UserError for what does not apply to it.
+) -> EfficientInfo | None:
+    """Change `policy` as `config` asks, for good; UserError for what does not apply to it. None for a state policy.
 
     open_envs, specs: where the evaluation runs and its episodes; opened only where layers are to be dropped.
     """
@@ -69,37 +61,34 @@ def make_efficient(
     if policy.architecture == "mlp":
         if config != EfficientConfig():
             raise UserError("--efficient does not apply to a state policy (mlp): leave it out.")
-        return EfficientReport({}, AS_TRAINED)
+        return None
     parts = policy.efficient_parts
     layers = len(parts.decoders[0].layers)
     _check(policy, config, layers, parts)
-    marks: dict[str, Any] = {
-        "dropped_layers": [],
-        "visual_tokens": config.visual_tokens or parts.visual,
-        "denoise_reuse": config.denoise_reuse,
-    }
-    said = []
+    importance: Sequence[float] = ()
+    dropped: Sequence[int] = ()
     if config.drop_layers:
         decisions = _decisions(policy, first_observations(open_envs, specs))
         importance = layer_importance(parts.decoders, lambda: [policy.evaluate(*decision) for decision in decisions])
         dropped = least_important(importance, config.drop_layers)
         drop_layers(parts.decoders, dropped)
-        marks["dropped_layers"] = dropped
-        scores = ", ".join(f"{index}: {value:.3f}" for index, value in enumerate(importance))
-        said.append(f"layers left out: {', '.join(map(str, dropped))} of 0 to {layers - 1} (importance {scores})")
     if config.visual_tokens is not None and config.visual_tokens < parts.visual:
         policy.model.pruner = VisualPruner(parts.decoders[0], parts.start, parts.visual, config.visual_tokens)
-        said.append(f"visual tokens: {config.visual_tokens} of {parts.visual}")
     if config.denoise_reuse > 1:
         denoising: Any = policy  # as `_check` found
         denoising.denoise_reuse = config.denoise_reuse
-        said.append(
-            f"action expert: in one of {config.denoise_reuse} denoising steps ({parts.num_inference_steps} in all)"
-        )
     if config.compile:
         need_compiler(policy.device.type)
-        policy.compiled = marks["compiled"] = True  # no mark without: scores of before the option stay comparable
-    return EfficientReport(marks, "; ".join(said) or AS_TRAINED)
+        policy.compiled = True
+    return EfficientInfo(
+        dropped_layers=tuple(dropped),
+        layers=layers,
+        importance=tuple(importance),
+        visual_tokens=config.visual_tokens or parts.visual,
+        visual_tokens_in_all=parts.visual,
+        denoise_reuse=config.denoise_reuse,
+        compiled=config.compile,
+    )
 
 
 def first_observations(

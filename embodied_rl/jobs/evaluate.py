@@ -14,19 +14,23 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from embodied_rl.config.train import kind_of
 from embodied_rl.evaluation.benchmark import BenchmarkReport, summarise
 from embodied_rl.evaluation.results_log import EpisodeResultsLog
-from embodied_rl.factory.backends import repeats
-from embodied_rl.factory.envs import describe_env, describe_env_processes
+from embodied_rl.factory.info import machine_info, simulator_info, versions
 from embodied_rl.factory.suite_env import SuiteEnv
-from embodied_rl.factory.tasks import describe_stand_ins
+from embodied_rl.jobs.describe import (
+    eval_head,
+    eval_words,
+    evaluated_words,
+    machine_words,
+    overlap_words,
+    policy_words,
+    weights_words,
+)
 from embodied_rl.jobs.eval_request import BenchmarkCommand
 from embodied_rl.jobs.evaluation_setup import (
-    UNKNOWN_SUITE,
     Evaluated,
     EvaluationPlan,
-    describe_premises,
     make_plan,
     open_evaluation_env,
     prepare,
@@ -34,10 +38,10 @@ from embodied_rl.jobs.evaluation_setup import (
 )
 from embodied_rl.jobs.videos import made_videos, missing_videos, record_failure
 from embodied_rl.telemetry.eval_report import EvalPage, rows_of, write_eval_page
+from embodied_rl.telemetry.info import EvalInfo
 from embodied_rl.telemetry.progress import RunProgress
-from embodied_rl.telemetry.tables import NOT_REPEATABLE, cells, short_labels, success_table, what_counts, without_reason
+from embodied_rl.telemetry.tables import cells, short_labels, success_table, what_counts
 from embodied_rl.utils.console import LastingConsole
-from embodied_rl.utils.machine import cpu_count, cpu_name
 from embodied_rl.utils.output import replace_text
 from embodied_rl.utils.signals import Interrupted, StopRequest
 from embodied_rl.utils.words import counted, sentence, time_spent
@@ -66,13 +70,13 @@ def run(
         EpisodeResultsLog.open(folder, request, ready.marks) as ledger,
         open_evaluation_env(plan, ready.policy, ready.renderer) as env,
     ):
-        stamp = _run_info(plan, ready, env.info, words)
-        console.facts(_head(stamp, keep))
+        info = _eval_info(plan, ready, env.info, words, keep=keep)
+        console.facts(eval_head(info))
         began, earlier = time.perf_counter(), len(ledger.finished)
         _run_episodes(plan, env, ready.policy, ledger, console)
         took = _took(time.perf_counter() - began, len(ledger.finished) - earlier, earlier)
         report = summarise(ledger.finished, ready.seen.seen, has_success=env.info.has_success)
-        write_page = _write(folder, stamp if keep else stamp | {"output": None}, ready, plan, report, took)
+        write_page = _write(folder, info, ready, plan, report, took)
         console.print(_table(report, plan.premises))
         if keep:
             console.say(f"report: {folder / 'report.html'}")
@@ -85,29 +89,6 @@ def _took(seconds: float, episodes: int, earlier: int) -> str:
     if not episodes:
         return ""
     return time_spent(seconds) + (f" for {counted(episodes, 'episode')}; {earlier} ran before" if earlier else "")
-
-
-def _head(stamp: Mapping[str, Any], keep: bool) -> list[str]:
-    """What a reader must know of what runs; report.json has it all."""
-    trained = stamp["trained on"]
-    rows = {
-        "suite": stamp["suite"],
-        "policy": f"{stamp['policy']}; {stamp['weights']}",
-        "protocol": stamp["protocol"] + ("" if stamp["deviations"] == "none" else f", but {stamp['deviations']}"),
-        "simulator": f"{stamp['worlds']}; {without_reason(stamp['renderer'])}",
-        "device": stamp["device"],
-        "overlap": stamp["overlap"],
-        **({} if trained in (stamp["suite"].partition(",")[0], UNKNOWN_SUITE) else {"trained": f"on {trained}"}),
-        **{name: stamp[name] for name in _UNUSUAL if stamp.get(name, "current") not in _USUAL},
-        **({"horizon": stamp["horizon"]} if "horizon" in stamp else {}),
-        **({} if stamp.get("repeatable", True) else {"repeats": NOT_REPEATABLE}),
-        **({"output": stamp["output"]} if keep else {}),
-    }
-    return [f"  {name:<10}{value}" for name, value in rows.items()]
-
-
-_UNUSUAL = ("era", "premises", "assets", "perturbed", "efficient")
-_USUAL = ("current", "exact", "no", "not judged", "hold in every state", "as trained, nothing left out")
 
 
 def _run_episodes(
@@ -171,49 +152,52 @@ def _film(
         write_page()
 
 
-def _run_info(plan: EvaluationPlan, ready: Evaluated, info: EnvInfo, words: str) -> dict[str, Any]:
-    """What really runs, in words."""
-    command, env, names = plan.command, plan.command.env, plan.tasks.names
-    count = len({(spec.task, spec.init_state) for spec in plan.specs}) // len(names)
-    simulator = f"{kind_of('env', env)} physics" if plan.tasks.scenes else info.simulator
-    about = {} if plan.tasks.scenes else describe_env(info)
+def _eval_info(plan: EvaluationPlan, ready: Evaluated, info: EnvInfo, words: str, *, keep: bool) -> EvalInfo:
+    """What really runs. words: the command line."""
+    command, failing = plan.command, [len(rows) for rows in plan.premises.values()]
+    return EvalInfo(
+        command=words,
+        output=command.output if keep else None,
+        suite=plan.suite,
+        task_names=tuple(plan.tasks.names),
+        states=command.states,
+        num_states=len({(spec.task, spec.init_state) for spec in plan.specs}),
+        protocol=plan.protocol.describe(),
+        deviations=tuple(ready.notes),
+        perturb=command.perturb,
+        perturb_level=command.perturb_level,
+        overlap=ready.seen,
+        failing_states=sum(failing) if plan.premises else None,
+        failing_tasks=sum(map(bool, failing)) if plan.premises else None,
+        at_end=command.at_end,
+        mode=command.mode,
+        seed=command.seed,
+        policy=ready.info,
+        efficient=ready.efficient,
+        trained_suite=ready.provenance.get("suite"),
+        trained_physics_version=ready.provenance.get("era"),
+        simulator=simulator_info(info, command.env, plan.tasks.scenes, ready.drawn),
+        machine=machine_info(ready.device),
+        versions=versions(),
+    )
+
+
+def _facts(info: EvalInfo, took: str) -> dict[str, str]:
+    """What a reader of the page wants to know first."""
     return {
-        "command": words,
-        "suite": f"{plan.suite}, {counted(len(names), 'task')}, {counted(count, _STATES[command.states])} each",
-        "protocol": plan.protocol.name,
-        "deviations": "; ".join(ready.notes) or "none",
-        "perturbed": f"{', '.join(command.perturb)} at level {command.perturb_level:g}" if command.perturb else "no",
-        "assets": describe_stand_ins(plan.tasks.scenes) or "exact",
-        **repeats(info, ready.seen.describe()),
-        "premises": describe_premises(plan.premises, plan.specs),
-        "success": "once and at end" if command.at_end else "once (episodes end at success)",
-        "worlds": f"{simulator}, {counted(env.num_envs, 'world')}, {describe_env_processes(env)}",
-        "renderer": ready.drawn,
-        **about,
-        "device": ready.device,
-        **ready.weights,
-        "mode": command.mode,
-        "seed": command.seed,
-        "machine": f"{cpu_name()}, {counted(cpu_count(), 'core')}",
-        "output": command.output,
+        "policy": policy_words(info.policy),
+        "weights": weights_words(info.policy),
+        "tasks and states": evaluated_words(info),
+        "overlap with training": overlap_words(info),
+        "protocol": info.protocol["name"],
+        "deviations": "; ".join(info.deviations),
+        "machine": machine_words(info.machine),
+        "took": took,
     }
 
 
-_STATES = {"heldout": "held-out state", "train": "training state"}
-_FIRST = {
-    "policy": "policy",
-    "weights": "weights",
-    "tasks and states": "suite",
-    "overlap with training": "overlap",
-    "protocol": "protocol",
-    "deviations": "deviations",
-    "machine": "machine",
-}
-"""What a reader of the page wants to know first, and its key in the stamp."""
-
-
 def _write(
-    folder: Path, stamp: Mapping[str, Any], ready: Evaluated, plan: EvaluationPlan, report: BenchmarkReport, took: str
+    folder: Path, info: EvalInfo, ready: Evaluated, plan: EvaluationPlan, report: BenchmarkReport, took: str
 ) -> Callable[[], None]:
     """report.json and report.html in the folder, and the figures where --json says.
 
@@ -221,28 +205,19 @@ def _write(
         What writes report.html anew, with the films of failures that are made by then.
     """
     command, marks = plan.command, ready.marks
-    figures = {
-        **stamp,
-        "protocol": plan.protocol.describe(),
-        "perturb": list(command.perturb),
-        "perturb_level": command.perturb_level,
-        "fingerprint": marks,
-        "overlap": ready.seen.to_json(),
-        "failed_premises": plan.premises,
-        **report.to_json(),
-    }
+    figures = dataclasses.asdict(info) | {"fingerprint": marks, "failed_premises": plan.premises, **report.to_json()}
     text = json.dumps(figures, indent=1)
     replace_text(folder / "report.json", text)
     if command.json:
         command.json.write_text(text, encoding="utf-8")
     further = {
-        "Protocol": plan.protocol.describe(),
+        "Protocol": info.protocol,
         "Fingerprint": {k: v for k, v in marks.items() if k != "bundles"} | marks.get("bundles", {}),
     }
     page = EvalPage(
         title=f"{command.checkpoint} on {plan.suite}" + (", perturbed" if command.perturb else ""),
-        facts={name: stamp[key] for name, key in _FIRST.items()} | {"took": took},
-        run_info=stamp,
+        facts=_facts(info, took),
+        run_info=eval_words(info),
         report=report,
         further=further,
         premises=plan.premises,

@@ -20,11 +20,10 @@ from embodied_rl.evaluation.results_log import EpisodeResultsLog, Outcome
 from embodied_rl.factory.backends import check_fits, check_observes
 from embodied_rl.factory.envs import pick_renderer
 from embodied_rl.factory.made_for import need_control_rate
-from embodied_rl.factory.policies import describe_policy, open_policy, policy_folder, statistics_line
+from embodied_rl.factory.policies import open_policy, policy_folder, policy_info
 from embodied_rl.factory.premises import failed_premises
 from embodied_rl.factory.suite_env import SuiteEnv
 from embodied_rl.factory.suites import Tasks, load, open_tasks, view_of
-from embodied_rl.factory.tasks import describe_era
 from embodied_rl.jobs.efficient_inference import make_efficient
 from embodied_rl.jobs.eval_request import BenchmarkCommand, suite_name
 from embodied_rl.jobs.fingerprint import fingerprint
@@ -35,16 +34,14 @@ from embodied_rl.sim.eras import CURRENT
 from embodied_rl.sim.libero.protocol import Protocol, deviations, protocol
 from embodied_rl.sim.mujoco.vec_env import CONTROL_HZ
 from embodied_rl.sim.perturb import Perturber, Variant, variant_spec
+from embodied_rl.telemetry.info import EfficientInfo, PolicyInfo
 from embodied_rl.types import EpisodeResult, EpisodeSpec
 from embodied_rl.utils.machine import pick_device
-from embodied_rl.utils.words import counted
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
     from embodied_rl.factory.tasks import SuiteTask
-
-UNKNOWN_SUITE = "not recorded"
-"""What a checkpoint that does not say its suite was trained on."""
+    from embodied_rl.sim.render import Choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +65,26 @@ class EvaluationPlan:
 class Evaluated:
     """A policy that is ready to be evaluated.
 
-    renderer: what draws scenes, '' for other tasks. drawn: that in words, None where the simulator says it. device:
-    'cpu' or 'cuda'. weights: what a report says of the policy. notes: where it is not one of the protocol's own, or the
-    scenes not those of published scores. marks: what its score depends on. seen: overlap with training.
+    drawn: what draws scenes and why, None for other tasks. device: 'cpu' or 'cuda'. info: what the policy is.
+    efficient: what it leaves out. provenance: what its checkpoint says of itself. notes: where it is not one of the
+    protocol's own, or the scenes not those of published scores. marks: what its score depends on. seen: overlap with
+    training.
     """
 
     policy: AnyPolicy
-    renderer: str
-    drawn: str | None
+    drawn: Choice | None
     device: str
-    weights: dict[str, Any]
+    info: PolicyInfo
+    efficient: EfficientInfo | None
+    provenance: Mapping[str, Any]
     notes: list[str]
     marks: dict[str, Any]
     seen: Overlap
+
+    @property
+    def renderer(self) -> str:
+        """What draws scenes, '' for other tasks."""
+        return "" if self.drawn is None else self.drawn.name
 
 
 def make_plan(benchmark: str, command: BenchmarkCommand, console: Console) -> EvaluationPlan:
@@ -130,26 +134,17 @@ def prepare(plan: EvaluationPlan, command: BenchmarkCommand) -> Evaluated:
         need_control_rate(provenance, CONTROL_HZ, command.checkpoint)
     policy = open_policy(command.checkpoint, device, command.load_options(folder))
     check_observes(policy, plan.tasks.suite, command.checkpoint)
-    renderer = pick_renderer(env, scenes) if isinstance(env, SceneConfig) else None
-    name = "" if renderer is None else renderer.name
+    drawn = pick_renderer(env, scenes) if isinstance(env, SceneConfig) else None
+    name = "" if drawn is None else drawn.name
     efficient = make_efficient(policy, command.efficient, partial(open_evaluation_env, plan, policy, name), plan.specs)
-    weights = describe_policy(policy, command.checkpoint) | {
-        "efficient": efficient.describe,
-        "trained on": provenance.get("suite") or UNKNOWN_SUITE,
-    }
-    digest = weights["weights"].rpartition(" ")[2]
-    marks = fingerprint(plan.tasks, env, name, device, digest, efficient.marks)
-    notes, drawn = list[str](), None
-    if renderer is not None:
-        weights |= {
-            "unnorm key": statistics_line(policy, plan.suite),
-            "era": describe_era(scenes, provenance.get("era")),
-        }
-        frames = marks["render_quality"]
-        notes = policy_deviations(plan.protocol, policy) + scene_deviations(scenes, frames)
-        drawn = f"{renderer.name} ({renderer.reason}), {frames} frames"
+    info = policy_info(policy, command.checkpoint)
+    assert info.digest is not None, "it was read from files"
+    marks = fingerprint(plan.tasks, env, name, device, info.digest, efficient)
+    notes = list[str]()
+    if drawn is not None:
+        notes = policy_deviations(plan.protocol, policy) + scene_deviations(scenes, marks["render_quality"])
     seen = overlap(trained_states(provenance), plan.specs)
-    return Evaluated(policy, name, drawn, device, weights, notes, marks, seen)
+    return Evaluated(policy, drawn, device, info, efficient, provenance, notes, marks, seen)
 
 
 def open_evaluation_env(plan: EvaluationPlan, policy: AnyPolicy, renderer: str) -> SuiteEnv:
@@ -226,18 +221,6 @@ def scene_deviations(tasks: Sequence[SuiteTask], frames: str) -> list[str]:
     if any(task.era == CURRENT for task in official):
         lines.append("era current: this MuJoCo's own contacts and textures, not those of published scores")
     return lines
-
-
-def describe_premises(premises: Mapping[str, Mapping[int, Sequence[str]]], specs: Sequence[EpisodeSpec]) -> str:
-    """In how many of the evaluated states what the task says does not hold."""
-    if not premises:
-        return "not judged"
-    failed = [len(rows) for rows in premises.values()]
-    if not any(failed):
-        return "hold in every state"
-    total = len({(spec.task, spec.init_state) for spec in specs})
-    tasks = counted(sum(map(bool, failed)), "task")
-    return f"FAIL in {sum(failed)} of {total} initial states, of {tasks} (see the report)"
 
 
 def _first(task: str, rows: Sequence[int], command: BenchmarkCommand) -> list[int]:

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Mapping
 from typing import Any
 
 from embodied_rl.config.env import EnvConfig, SceneConfig, WarpConfig
 from embodied_rl.config.train import kind_of
 from embodied_rl.factory.envs import pick_render_quality
 from embodied_rl.factory.suites import Tasks
-from embodied_rl.factory.tasks import describe_stand_ins, task_digest
+from embodied_rl.factory.tasks import physics_version, stand_in_files, task_digest
+from embodied_rl.telemetry.info import EfficientInfo
 from embodied_rl.version import __version__
 
 
 def fingerprint(
-    tasks: Tasks, env: EnvConfig, renderer: str, device: str, weights: str, efficient: Mapping[str, Any]
+    tasks: Tasks, env: EnvConfig, renderer: str, device: str, digest: str, efficient: EfficientInfo | None
 ) -> dict[str, Any]:
     """Plain values; two scores are comparable only where they agree.
 
-    env: of the simulator. renderer: one of sim/render's by name, or 'warp'; '' where the simulator draws. efficient:
-    what the policy leaves out.
+    env: of the simulator. renderer: one of sim/render's by name, or 'warp'; '' where the simulator draws. digest: of
+    the policy's weights. efficient: what the policy leaves out.
     """
     import mujoco
     import numba
@@ -29,25 +29,36 @@ def fingerprint(
     computes = {
         "torch": f"{torch.__version__} on {device_name(device)}",
         "numba": numba.__version__,
-        "weights": weights,
-        "efficient": dict(efficient),
+        "weights": digest,
+        "efficient": _efficient(efficient),
     }
     if not isinstance(env, SceneConfig):
         return {"embodied-rl": __version__, "simulator": _simulator(env), **computes}
     from embodied_rl.sim.warp.install import version as warp_version
 
-    stand_ins = describe_stand_ins(tasks.scenes)
+    stand_ins = stand_in_files(tasks.scenes)
     return {
         "embodied-rl": __version__,
         "mujoco": mujoco.__version__,
-        "era": "+".join(dict.fromkeys(task.era for task in tasks.scenes)),
+        "era": physics_version(tasks.scenes),
         **({"simulator": f"mujoco-warp {warp_version()}"} if isinstance(env, WarpConfig) else {}),
         "renderer": renderer,
         "render_quality": pick_render_quality(env.render_quality, tasks.scenes),
         "driver": driver(renderer),
         **computes,
-        **({"assets": stand_ins} if stand_ins else {}),
+        **({"stand_in_files": stand_ins} if stand_ins else {}),
         "bundles": {task.name: task_digest(task) for task in tasks.scenes},
+    }
+
+
+def _efficient(info: EfficientInfo | None) -> dict[str, Any]:
+    if info is None:
+        return {}
+    return {
+        "dropped_layers": list(info.dropped_layers),
+        "visual_tokens": info.visual_tokens,
+        "denoise_reuse": info.denoise_reuse,
+        **({"compiled": True} if info.compiled else {}),  # scores of before the option stay comparable
     }
 
 

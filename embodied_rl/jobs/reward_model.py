@@ -47,7 +47,6 @@ def pin_reward(setup: RunSetup) -> RunSetup:
     return dataclasses.replace(
         setup,
         config=dataclasses.replace(setup.config, reward=dataclasses.replace(asked, digest=found)),
-        about=setup.about | {"reward": _describe(asked, found)},
         reward_model=_reward_model(judge, setup.config.algorithm, asked, has_success=setup.env.info.has_success),
     )
 
@@ -70,10 +69,3 @@ def _check_pictures(judge: object, info: EnvInfo, asked: RewardConfig) -> None:
             f"the reward model in {model} sees {judge.config.cameras} cameras of {size} x {size} pixels, the "
             f"policy {len(info.cameras)} of {info.image_shape[0]} x {info.image_shape[1]}: train one on such data."
         )
-
-
-def _describe(asked: RewardConfig, digest: str) -> str:
-    model, potential = f"{asked.model} ({digest[:12]})", f"{asked.weight:g} x its progress as a potential"
-    if asked.alone:
-        return f"{model} alone: 1 where it sees the task done at the end, and {potential}"
-    return f"simulator, and of {model} {potential}"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -26,11 +25,13 @@ from embodied_rl.config.train import (
     to_dict,
 )
 from embodied_rl.errors import UserError
+from embodied_rl.jobs.run_info import RUN_INFO, add_session, read_run_info
+from embodied_rl.telemetry.info import RunInfo
 from embodied_rl.utils.lock import LOCK, locked
-from embodied_rl.utils.processes import peak_memory
+from embodied_rl.utils.output import replace_text
 from embodied_rl.utils.words import counted
 
-CONFIG_FILE, RUN_INFO = "config.yaml", "run.json"
+CONFIG_FILE = "config.yaml"
 MAY_DIFFER = frozenset(
     {
         "output",
@@ -51,10 +52,11 @@ MAY_DIFFER = frozenset(
     }
 )
 """Keys of config.yaml that may be edited before a resume: how far and on what machine, not what is learned."""
-_BEFORE_CONFIG = frozenset({LOCK, RUN_INFO, "run.new", "config.new", "metrics.jsonl", "tensorboard", "wandb"})
+_BEFORE_CONFIG = frozenset(
+    {LOCK, RUN_INFO, f"{RUN_INFO}.partial", f"{CONFIG_FILE}.partial", "metrics.jsonl", "tensorboard", "wandb"}
+)
 """What a start may leave in its folder if it is killed before it writes the config."""
 _KEYS_NAMED = 5
-_REMOVE = "remove it and resume; only what it says of earlier sessions is lost."
 
 
 @contextmanager
@@ -109,76 +111,21 @@ def existing_run(folder: Path, iterations: int | None) -> Iterator[TrainConfig]:
 
 def write_config(config: TrainConfig) -> None:
     """Write the config into its run's folder, whole or not at all."""
-    _replace(Path(config.output) / CONFIG_FILE, dump_yaml(config))
+    replace_text(Path(config.output) / CONFIG_FILE, dump_yaml(config))
 
 
-def write_run_info(stamp: dict[str, Any], config: TrainConfig, *, resume: bool) -> None:
-    """Write config.yaml, and into run.json a stamp for each session: a run may be resumed on another machine.
+def write_run_info(info: RunInfo, config: TrainConfig, *, resume: bool) -> None:
+    """Write config.yaml, and a further session into run.json.
 
     Raises:
         UserError: run.json is damaged, or one of them can't be written.
     """
     folder = Path(config.output)
-    sessions = read_run_info(folder) if resume and (folder / RUN_INFO).is_file() else []
     try:
-        _replace(folder / RUN_INFO, json.dumps([*sessions, stamp], indent=1))
+        add_session(folder, info, resume=resume)
         write_config(config)
     except OSError as error:
         raise UserError(f"cannot write into {folder}: {error.strerror}; make room there.") from error
-
-
-def check_bundles(config: TrainConfig, bundles: str) -> None:
-    """UserError where a run began on other bundles of LIBERO's tasks than are installed now.
-
-    bundles: `factory.tasks.bundles_digest` of the tasks.
-    """
-    folder = Path(config.output)
-    began = read_run_info(folder)[0].get("bundles", bundles) if (folder / RUN_INFO).is_file() else bundles
-    if began != bundles:
-        raise UserError(
-            f"{folder} began on other bundles of {config.suite} than are installed now, so it can't go on as it was: "
-            "begin a new run (--policy.checkpoint names this one's policy)."
-        )
-
-
-def end_session(folder: Path, began: float, *, finished: bool, result: str | None = None) -> None:
-    """Add to run.json what this session took in all, evaluations and films too; a killed session has no such line.
-
-    Args:
-        folder: of the run.
-        began: `time.perf_counter()` when the session started. CPU time and peak memory are the process's own, imports
-            included.
-        finished: the run has all its iterations, evaluations and films.
-        result: what came out, in words.
-    """
-    *earlier, last = read_run_info(folder)
-    outcome = {} if result is None else {"result": result}
-    took = {
-        "seconds": round(time.perf_counter() - began, 1),
-        "cpu_seconds": round(time.process_time(), 1),
-        "peak_memory_bytes": peak_memory(),
-    }
-    _replace(folder / RUN_INFO, json.dumps([*earlier, last | outcome | took | {"finished": finished}], indent=1))
-
-
-def is_finished(folder: Path) -> bool:
-    """Whether the newest session came to the run's end."""
-    path = folder / RUN_INFO
-    return path.is_file() and bool(read_run_info(folder)[-1].get("finished"))
-
-
-def read_run_info(folder: Path) -> list[dict[str, Any]]:
-    """The stamps in run.json, oldest first; UserError when it is damaged."""
-    path = folder / RUN_INFO
-    try:
-        sessions = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}.") from error
-    except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}): {_REMOVE}") from error
-    if not (isinstance(sessions, list) and sessions and all(isinstance(stamp, dict) for stamp in sessions)):
-        raise UserError(f"{path} is damaged (no list of sessions): {_REMOVE}")
-    return sessions
 
 
 def check_unchanged(config: TrainConfig, before: Mapping[str, Any]) -> None:
@@ -206,7 +153,7 @@ def _not_begun(folder: Path) -> str:
     if LOCK not in found or not found <= _BEFORE_CONFIG:
         return f"{folder} is not the folder of a run: it has no {CONFIG_FILE}."
     again = "give the command again that began it"
-    if RUN_INFO in found and (command := read_run_info(folder)[-1].get("command")):
+    if RUN_INFO in found and (command := read_run_info(folder)[-1].command):
         again += f": {command}"
     return f"{folder} was stopped before its first update, and has nothing to go on from; {again}"
 
@@ -287,10 +234,3 @@ def flat(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _more(keys: list[str]) -> str:
     return f" and {len(keys) - _KEYS_NAMED} more" if len(keys) > _KEYS_NAMED else ""
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write the whole file or leave what was there."""
-    new = path.with_suffix(".new")
-    new.write_text(text, encoding="utf-8")
-    new.replace(path)

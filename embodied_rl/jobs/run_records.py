@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from embodied_rl.config.train import TrainConfig, kind_of, load_yaml, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.forecast import Forecast, Rate, forecast
-from embodied_rl.jobs.run_folder import CONFIG_FILE, RUN_INFO, read_run_info
+from embodied_rl.jobs.run_folder import CONFIG_FILE
+from embodied_rl.jobs.run_info import RUN_INFO, Session, read_run_info
 from embodied_rl.telemetry.metrics import read_metrics
 
 
@@ -27,7 +28,7 @@ class RunRecord:
 
     folder: Path
     config: TrainConfig
-    sessions: list[dict[str, Any]]
+    sessions: list[Session]
     metrics: list[dict[str, Any]]
 
     @property
@@ -38,18 +39,30 @@ class RunRecord:
     @property
     def finished(self) -> bool:
         """Whether the newest session came to the run's end."""
-        return bool(self.sessions[-1].get("finished"))
+        end = self.sessions[-1].end
+        return end is not None and end.finished
 
     @property
     def repeatable(self) -> bool:
         """Whether an episode of its tasks can be repeated; see `EnvInfo`."""
-        return all(session.get("repeatable", True) for session in self.sessions)
+        return all(session.repeatable for session in self.sessions)
 
     @property
     def cpu_seconds(self) -> float | None:
         """Of all sessions that said so, as one does when it ends; None where none did."""
-        known = [session["cpu_seconds"] for session in self.sessions if "cpu_seconds" in session]
+        known = [s.end.cpu_seconds for s in self.sessions if s.end is not None and s.end.cpu_seconds is not None]
         return sum(known) if known else None
+
+    @property
+    def seconds(self) -> float | None:
+        """Of all sessions; None where one did not say so, as one that was killed or goes on."""
+        known = [session.end and session.end.seconds for session in self.sessions]
+        return None if None in known else sum(seconds or 0.0 for seconds in known)
+
+    @property
+    def peak_memory_bytes(self) -> int | None:
+        """The most of any session; None where none said so."""
+        return max((s.end.peak_memory_bytes or 0 for s in self.sessions if s.end is not None), default=0) or None
 
     @property
     def title(self) -> str:
@@ -99,7 +112,7 @@ class RunRecord:
         return {
             "folder": str(self.folder),
             "config": to_dict(self.config),
-            "sessions": self.sessions,
+            "sessions": [asdict(session) for session in self.sessions],
             "updates": self.updates,
             "finished": self.finished,
             "evaluations": {str(step): row for step, row in self.evaluations().items()},

@@ -13,6 +13,7 @@ from embodied_rl.config.train import kind_of
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.change import Change, paired_change
 from embodied_rl.evaluation.evaluate import EvalReport, Score
+from embodied_rl.jobs.describe import run_words
 from embodied_rl.jobs.run_folder import CONFIG_FILE
 from embodied_rl.jobs.run_records import RunRecord, read_record
 from embodied_rl.jobs.videos import video_path
@@ -101,7 +102,7 @@ def write_run_report(folder: Path) -> None:
         state=f"Training run, {'finished' if record.finished else progress}",
         when=f"after {counted(updates, 'update')}" if updates else "after",
         facts=_facts(record, [sentence(outcome.label) for outcome in outcomes[1:]]),
-        run_info=record.sessions[-1],
+        run_info=run_words(record.sessions[-1], config),
         outcomes=outcomes,
         config=(folder / CONFIG_FILE).read_text(encoding="utf-8"),
         metrics=record.metrics,
@@ -172,25 +173,25 @@ def write_timeline(folder: Path, spans: Sequence[Span], title: str) -> None:
 
 def _facts(record: RunRecord, names: Sequence[str]) -> dict[str, Any]:
     """Whose score it is, of what, and how long it took."""
-    stamp = record.sessions[-1]
+    words = run_words(record.sessions[-1], record.config)
     return {
-        "policy": stamp.get("policy"),
-        "weights before training": stamp.get("weights"),
+        "policy": words.get("policy"),
+        "weights before training": words.get("weights"),
         "tasks": f"{record.config.suite}, {names[0] if len(names) == 1 else counted(len(names), 'task')}",
-        "training": stamp.get("algorithm"),
-        "schedule": stamp.get("scheduler"),
+        "training": words.get("algorithm"),
+        "schedule": words.get("scheduler"),
         "took": _took(record),
-        "machine": stamp.get("machine"),
-        "overlap with training": stamp.get("overlap"),
+        "machine": words.get("machine"),
+        "overlap with training": words.get("overlap"),
     }
 
 
 def _took(record: RunRecord) -> str:
     """All sessions that said so; before one has ended, its updates."""
-    seconds = [session["seconds"] for session in record.sessions if "seconds" in session]
-    if len(seconds) == len(record.sessions):
-        cpu = sum(session["cpu_seconds"] for session in record.sessions)
-        return f"{time_spent(sum(seconds))}, evaluations and films too; {time_spent(cpu)} of CPU time"
+    seconds = record.seconds
+    if seconds is not None:
+        cpu = "" if record.cpu_seconds is None else f"; {time_spent(record.cpu_seconds)} of CPU time"
+        return f"{time_spent(seconds)}, evaluations and films too{cpu}"
     updates = sum(row.get("time/iteration") or 0.0 for row in record.metrics)
     return f"{time_spent(updates)} for its updates, evaluations and films apart"
 

@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.errors import UserError
+from embodied_rl.jobs.describe import memory_words, run_words
 from embodied_rl.jobs.recipe_cards import card_for, card_line
 from embodied_rl.jobs.run_records import RunRecord, find_runs, read_record
 from embodied_rl.telemetry.tables import NOT_REPEATABLE
 from embodied_rl.utils.output import replace_text
-from embodied_rl.utils.words import counted, file_size, time_spent
+from embodied_rl.utils.words import counted, time_spent
 
 _SHOWN = (
     *("suite", "policy", "weights", "algorithm", "scheduler"),
     *("simulator", "renderer", "device", "machine", "versions"),
 )
+"""Of `run_words`, in this order."""
 
 
 _HEADS = ("run", "what", "seed", "updates", "held-out", "CPU time", "state")
@@ -65,16 +67,16 @@ def _listed(record: RunRecord) -> tuple[str, ...]:
 
 def show_lines(record: RunRecord) -> list[str]:
     """Everything that a reader asks first."""
-    last = record.sessions[-1]
-    rows: dict[str, Any] = {name: last[name] for name in _SHOWN if name in last}
-    rows["command"] = last.get("command", "")
+    words = run_words(record.sessions[-1], record.config)
+    rows = {name: words[name] for name in _SHOWN if name in words}
+    rows["command"] = record.sessions[-1].command
     rows["sessions"] = counted(len(record.sessions), "session")
     seconds = record.cpu_seconds
     rows["CPU time"] = "not known: a session says it when it ends" if seconds is None else time_spent(seconds)
-    if seconds is not None and not all("cpu_seconds" in session for session in record.sessions):
+    if seconds is not None and any(session.end is None for session in record.sessions):
         rows["CPU time"] += ", killed ones apart"
-    if peaks := [session["peak_memory_bytes"] for session in record.sessions if "peak_memory_bytes" in session]:
-        rows["memory"] = f"{file_size(max(peaks))} at the peak, of the process that trains"
+    if (peak := record.peak_memory_bytes) is not None:
+        rows["memory"] = memory_words(peak)
     rows["updates"] = f"{record.updates} of {record.config.iterations}"
     if not record.repeatable:
         rows["repeats"] = NOT_REPEATABLE

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embodied_rl.errors import UserError
-from embodied_rl.factory.policies import CheckpointOptions, describe_policy, open_policy, policy_folder
+from embodied_rl.factory.policies import CheckpointOptions, open_policy, policy_folder, policy_info
+from embodied_rl.jobs.describe import policy_words, weights_words
 from embodied_rl.policies.checkpoints.folder import read_json, read_provenance
 from embodied_rl.policies.preprocessing.images import image_pipeline
 from embodied_rl.policy import ActMode
@@ -24,6 +25,7 @@ from embodied_rl.real_robot.server.observations import GENERIC, MAX_SIDE, OPENPI
 from embodied_rl.real_robot.server.pictures import PictureFitter
 from embodied_rl.real_robot.server.served_policy import ServedPolicy
 from embodied_rl.sim.libero.protocol import NATIVE, PROTOCOLS
+from embodied_rl.telemetry.info import PolicyInfo
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.machine import pick_device
 from embodied_rl.utils.suites import SUITES, TABLETOP_SUITES, base_suite
@@ -77,14 +79,14 @@ def run(request: ServeRequest) -> None:
             raise UserError("--images and --mirror do not apply to a state policy (mlp): leave them out.")
         pipeline = request.images or pipeline_of(folder, policy)
         image_pipeline(pipeline)
-        about = describe(policy, checkpoint)
-        console.facts(_head(about, spec, pipeline, request))
+        info = policy_info(policy, checkpoint)
+        console.facts(_head(info, spec, pipeline, request))
         served = ServedPolicy(policy, spec, request.mode)
         server = server_class(
             served.decide,
             spec,
             PictureFitter(size=spec.image_size, pipeline=pipeline, mirror=request.mirror),
-            metadata=metadata(about, spec, pipeline, request) | trained_on(read_provenance(folder)),
+            metadata=metadata(info, spec, pipeline, request) | trained_on(read_provenance(folder)),
             limits=request.limits,
             seed=request.seed,
             token=request.token,
@@ -177,13 +179,6 @@ def spec_of(policy: Any) -> PolicySpec:
     )
 
 
-def describe(policy: Any, checkpoint: str) -> dict[str, Any]:
-    """The policy and its weights in words."""
-    if policy.architecture == "mlp":
-        return describe_policy(policy, checkpoint) | {"unnorm key": None}
-    return describe_policy(policy, checkpoint)
-
-
 def pipeline_of(folder: Path, policy: AnyPolicy) -> str:
     """The image pipeline that the policy in `folder` was trained with: as its provenance says, else as its family's
     published ones."""
@@ -222,15 +217,15 @@ def trained_on(provenance: Mapping[str, Any]) -> dict[str, Any]:
     return known | {"views": provenance.get("views")}
 
 
-def metadata(about: dict[str, Any], spec: PolicySpec, pipeline: str, request: ServeRequest) -> dict[str, Any]:
+def metadata(info: PolicyInfo, spec: PolicySpec, pipeline: str, request: ServeRequest) -> dict[str, Any]:
     """What a client is told first: plain values."""
     return {
         "server": "embodied-rl",
         "version": __version__,
         "protocol": PROTOCOL,
-        "policy": about["policy"],
-        "weights": about["weights"],
-        "unnorm_key": about["unnorm key"],
+        "policy": policy_words(info),
+        "weights": weights_words(info),
+        "unnorm_key": info.unnorm_key,
         "cameras": spec.cameras,
         "image_size": spec.image_size,
         "proprio_dim": spec.proprio_dim,
@@ -249,15 +244,15 @@ def metadata(about: dict[str, Any], spec: PolicySpec, pipeline: str, request: Se
     }
 
 
-def _head(about: dict[str, Any], spec: PolicySpec, pipeline: str, request: ServeRequest) -> list[str]:
+def _head(info: PolicyInfo, spec: PolicySpec, pipeline: str, request: ServeRequest) -> list[str]:
     parts = {
         f"{counted(spec.cameras, 'picture')} of {spec.image_size} x {spec.image_size}": spec.cameras,
         f"{spec.proprio_dim} numbers of {'proprio' if spec.cameras else 'its state'}": spec.proprio_dim,
         "an instruction": spec.instruction,
     }
     rows = {
-        "policy": f"{about['policy']}; {about['weights']}",
-        "unnorm key": about["unnorm key"],
+        "policy": f"{policy_words(info)}; {weights_words(info)}",
+        "unnorm key": info.unnorm_key,
         "reads": ", ".join(part for part, read in parts.items() if read),
         "answers": f"{spec.chunk_len} actions of {spec.action_dim}, {request.mode}",
         "pictures": f"of another size: {pipeline}" + ("; left and right are swapped" if request.mirror else ""),

@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.config.train import OwnPolicyConfig, TrainConfig, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.factory.remote import remote_worker_factory
 from embodied_rl.factory.tasks import LIBERO_SUITES, libero_notice
+from embodied_rl.jobs.describe import run_head
 from embodied_rl.jobs.ranks import RunRanks, broadcast_outcome, broadcast_run, open_together, settings_of
-from embodied_rl.jobs.run_folder import check_unchanged, end_session, is_finished, write_run_info
+from embodied_rl.jobs.run_folder import check_unchanged, write_run_info
+from embodied_rl.jobs.run_info import end_session, is_finished
 from embodied_rl.jobs.run_report import result_lines, result_table, write_run_report, write_timeline
 from embodied_rl.jobs.train_setup import Given, RunSetup, load_command, run_info
 from embodied_rl.jobs.videos import record_before_after
@@ -28,7 +29,6 @@ from embodied_rl.scheduler.make import make_profiler
 from embodied_rl.telemetry.metrics import MetricsLog, make_trackers, read_metrics
 from embodied_rl.telemetry.observer import RunObserver, read_evaluation
 from embodied_rl.telemetry.progress import RunProgress
-from embodied_rl.telemetry.tables import NOT_REPEATABLE, change, without_reason
 from embodied_rl.telemetry.trace import write_trace
 from embodied_rl.training.on_policy import RunOptions, TaskSplit, TrainOutcome, train
 from embodied_rl.utils.console import LastingConsole
@@ -73,9 +73,9 @@ def run(
         console.facts(notices(config, benchmark))
         setup = stack.enter_context(open_together(ranks, given or Given(), console))
         config = setup.config
-        stamp = run_info(setup, command)
-        console.facts(_head(stamp))
-        begun = partial(write_run_info, stamp, config, resume=resume)
+        info = run_info(setup, command)
+        console.facts(run_head(info, config))
+        begun = partial(write_run_info, info, config, resume=resume)
         try:
             outcome = _train(setup, ranks, console, begun)
         except Interrupted:
@@ -86,8 +86,8 @@ def run(
             _film(setup, config, folder, "after", console)
         except KeyboardInterrupt:
             raise Interrupted(f"trained and saved, but not filmed; for that: {setup.resume_command}") from None
-    result = change(outcome.before.overall, outcome.after.overall)
-    end_session(folder, began, finished=True, result=result)
+    before, after = (report.overall.value for report in (outcome.before, outcome.after))
+    end_session(folder, began, finished=True, score_before=before, score_after=after)
     write_run_report(folder)
     _print_result(folder, console, load_command(setup.config))
     return outcome
@@ -191,24 +191,6 @@ def _train(setup: RunSetup, ranks: RunRanks, console: LastingConsole, begun: Cal
                 collectives=ranks.collectives,
             ),
         )
-
-
-def _head(stamp: dict[str, Any]) -> list[str]:
-    """What a reader must know of what runs; run.json has it all."""
-    rows = {
-        "suite": stamp["suite"].partition(":")[0],
-        "policy": f"{stamp['policy']}; {stamp['weights']}" if "weights" in stamp else stamp["policy"],
-        "algorithm": f"{stamp['algorithm']}, {stamp['scheduler']}, seed {stamp['seed']}",
-        "simulator": f"{stamp['simulator']}; {without_reason(stamp['renderer'])}",
-        **{name: stamp[name] for name in ("critic", "perturbed", "reward") if name in stamp},
-        "device": stamp["device"],
-        "output": stamp["output"],
-        **({"era": stamp["era"]} if stamp.get("era", "current") != "current" else {}),
-        **({"assets": stamp["assets"]} if "assets" in stamp else {}),
-        **({} if stamp.get("repeatable", True) else {"repeats": NOT_REPEATABLE}),
-        **({} if stamp["overlap"].startswith(("none", "unknown")) else {"overlap": stamp["overlap"]}),
-    }
-    return [f"  {name:<10}{value}" for name, value in rows.items()]
 
 
 def notices(config: TrainConfig, benchmark: str) -> list[str]:

@@ -15,11 +15,12 @@ from embodied_rl.config.train import OwnPolicyConfig, TrainConfig, kind_of, to_d
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.overlap import TRAINED_STATES, trained_states
 from embodied_rl.factory.backends import check_fits, new_state_policy
-from embodied_rl.factory.own import describe_own, load_own, open_own_policy, own_class, save_own
-from embodied_rl.factory.policies import describe_policy, load_policy, policy_folder, save_policy
+from embodied_rl.factory.own import load_own, open_own_policy, own_class, own_policy_info, save_own
+from embodied_rl.factory.policies import load_policy, policy_folder, policy_info, save_policy
 from embodied_rl.factory.run_config import open_policy_of
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.policies.checkpoints.folder import read_provenance
+from embodied_rl.telemetry.info import PolicyInfo
 from embodied_rl.training.on_policy import PolicyFiles
 from embodied_rl.vec_env import EnvInfo
 from embodied_rl.version import __version__
@@ -29,12 +30,12 @@ from embodied_rl.version import __version__
 class RunPolicy:
     """A policy that is ready to learn.
 
-    checkpoint: where its weights come from, '' for new ones. provenance: what that says of itself. about: in words.
+    info: what it is. checkpoint: where its weights come from, '' for new ones. provenance: what that says of itself.
     own: of a class of the user's, whose weights are kept as they are.
     """
 
     policy: Any
-    about: dict[str, Any]
+    info: PolicyInfo
     checkpoint: str = ""
     provenance: Mapping[str, Any] = field(default_factory=dict)
     own: bool = False
@@ -70,7 +71,7 @@ def passed(config: TrainConfig, policy: TrainablePolicy, *, resumed: bool) -> tu
     named = OwnPolicyConfig(class_name=own_class(policy))
     if resumed and config.policy != named:
         raise UserError(f"{config.output} was not begun with a {own_class(policy)}: pass a policy of its class.")
-    made = RunPolicy(policy, describe_own(policy), own=True)
+    made = RunPolicy(policy, own_policy_info(policy), own=True)
     return dataclasses.replace(config, policy=named, device=made.device), made
 
 
@@ -82,8 +83,7 @@ def loaded(config: TrainConfig, resume: Path | None) -> RunPolicy | None:
     if isinstance(config.policy, OwnPolicyConfig) or (resume is None and begins_anew(config)):
         return None
     policy, checkpoint = open_policy_of(config, resume)
-    about = describe_policy(policy, checkpoint)
-    return RunPolicy(policy, about, checkpoint, read_provenance(policy_folder(checkpoint)))
+    return RunPolicy(policy, policy_info(policy, checkpoint), checkpoint, read_provenance(policy_folder(checkpoint)))
 
 
 def begins_anew(config: TrainConfig) -> bool:
@@ -95,9 +95,9 @@ def new(config: TrainConfig, info: EnvInfo) -> RunPolicy:
     """A policy with random weights, for what a simulator says of itself."""
     if isinstance(config.policy, OwnPolicyConfig):
         policy = open_own_policy(config, info)
-        return RunPolicy(policy, describe_own(policy), own=True)
+        return RunPolicy(policy, own_policy_info(policy), own=True)
     known = new_state_policy(config, info)
-    return RunPolicy(known, describe_policy(known, "", config.seed))
+    return RunPolicy(known, policy_info(known, "", config.seed))
 
 
 def check_policy(found: RunPolicy, info: EnvInfo) -> None:

@@ -1,9 +1,8 @@
-"""What a training run is made of: simulator, policy, initial states, and the description of what really runs."""
+"""What a training run is made of: simulator, policy, initial states, and what really runs."""
 
 from __future__ import annotations
 
 import dataclasses
-import platform
 import shlex
 import time
 from collections.abc import Iterator
@@ -12,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import mujoco
-import torch
 from rich.console import Console
 
 from embodied_rl.autotune.tune import Tuning, further_devices, tune
@@ -21,19 +18,19 @@ from embodied_rl.config.env import CustomEnvConfig, EnvConfig, as_simulator, sce
 from embodied_rl.config.policies import MLPConfig
 from embodied_rl.config.suites import SUITES
 from embodied_rl.config.train import OwnPolicyConfig, TrainConfig, kind_of
-from embodied_rl.config.training_episodes import check_changes, describe_perturb
+from embodied_rl.config.training_episodes import check_changes
 from embodied_rl.errors import UserError
-from embodied_rl.evaluation.overlap import join_states, overlap
-from embodied_rl.factory.backends import repeats
-from embodied_rl.factory.envs import describe_env, describe_env_processes, pick_renderer
+from embodied_rl.evaluation.overlap import Overlap, join_states, overlap
+from embodied_rl.factory.envs import pick_renderer
+from embodied_rl.factory.info import machine_info, simulator_info, versions
 from embodied_rl.factory.made_for import need_control_rate
 from embodied_rl.factory.own import ENVS, TaskEnv, refuse_reward
-from embodied_rl.factory.premises import describe_left_out, require_train_states
+from embodied_rl.factory.premises import left_out_states, require_train_states
 from embodied_rl.factory.protocol_envs import training_episodes
 from embodied_rl.factory.run_config import envs_of_rank, resolve, with_step_discount
 from embodied_rl.factory.suites import Tasks, View, load, open_tasks, opened_by_user, view_of
-from embodied_rl.factory.tasks import LIBERO_SUITES, bundles_digest, describe_era, describe_stand_ins
-from embodied_rl.jobs.run_folder import check_bundles
+from embodied_rl.factory.tasks import LIBERO_SUITES, bundles_digest
+from embodied_rl.jobs.run_info import check_bundles
 from embodied_rl.jobs.train_policy import RunPolicy, check_policy, loaded, new, passed
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.rewards.base import SIMULATOR_REWARD, RewardModel
@@ -41,13 +38,11 @@ from embodied_rl.rollout.sampler import TaskStates, evaluation_specs
 from embodied_rl.scheduler.config import PipelinedConfig, RayConfig
 from embodied_rl.scheduler.pipeline.replica import acting_device
 from embodied_rl.sim.libero.protocol import protocol
+from embodied_rl.telemetry.info import PolicyInfo, RunInfo, SimulatorInfo
 from embodied_rl.training.on_policy import PolicyFiles
-from embodied_rl.utils.machine import cpu_count, cpu_name
 from embodied_rl.utils.ranks import ProcessRank
 from embodied_rl.utils.threads import set_torch_threads
-from embodied_rl.utils.words import counted, sentence
 from embodied_rl.vec_env import VecEnv
-from embodied_rl.version import __version__
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
@@ -74,18 +69,18 @@ class RunStates:
     heldout: TaskStates
     known: dict[str, list[int]] | None
 
-    def overlap(self, config: TrainConfig) -> str:
-        """How many of the evaluated states are trained on, in words."""
+    def overlap(self, config: TrainConfig) -> Overlap:
+        """How many of the evaluated states are trained on."""
         rows = {task: states[: config.evaluation.states_per_task] for task, states in self.heldout.items()}
-        return overlap(self.known, evaluation_specs(rows, config.seed)).describe()
+        return overlap(self.known, evaluation_specs(rows, config.seed))
 
 
 @dataclass(frozen=True, slots=True)
 class RunSetup:
     """A run that is ready to start.
 
-    config: every 'auto' filled in. about: simulator and policy in words. instructions: of its tasks, as far as they are
-    known before an episode. reward_model: see `jobs.reward_model`.
+    config: every 'auto' filled in. instructions: of its tasks, as far as they are known before an episode.
+    reward_model: see `jobs.reward_model`. left_out: of `left_out_states`. trained_physics_version: of `RunInfo`.
     """
 
     config: TrainConfig
@@ -93,10 +88,13 @@ class RunSetup:
     policy: TrainablePolicy
     files: PolicyFiles
     states: RunStates
-    about: dict[str, Any]
+    policy_info: PolicyInfo
+    simulator_info: SimulatorInfo
     given: Given
     instructions: tuple[str, ...] = ()
     reward_model: RewardModel = SIMULATOR_REWARD
+    left_out: tuple[int, int] | None = None
+    trained_physics_version: str | None = None
 
     @property
     def resume_command(self) -> str:
@@ -135,7 +133,7 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
         _refuse_copies(config)
     check_changes(config.perturb, config.env)
     if resume is not None:
-        check_bundles(config, bundles_digest(tasks.scenes))
+        check_bundles(Path(config.output), config.suite, bundles_digest(tasks.scenes))
     renderer = _renderer(config.env, tasks, resumed=resume is not None)
     config = resolve(config, renderer, tasks.scenes)
     _use_threads(config)
@@ -156,12 +154,19 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
         check_policy(made, env.info)
         train = env.heldout_states if config.train_states == "heldout" else env.train_states
         states = RunStates(train, env.heldout_states, join_states(made.trained, train))
-        about = _about_env(env, config, tasks, renderer) | made.about
-        if tasks.scenes:
-            about |= {"era": describe_era(tasks.scenes, made.provenance.get("era"))}
-        files = made.files(config, states.known)
-        shown = env if given.env is None else given.env
-        yield RunSetup(config, shown, made.policy, files, states, about, given, tasks.instructions)
+        yield RunSetup(
+            config,
+            env if given.env is None else given.env,
+            made.policy,
+            made.files(config, states.known),
+            states,
+            made.info,
+            simulator_info(env.info, config.env, tasks.scenes, renderer),
+            given,
+            tasks.instructions,
+            left_out=left_out_states(tasks.scenes),
+            trained_physics_version=made.provenance.get("era"),
+        )
 
 
 def _tasks(config: TrainConfig, given: Given, *, resumed: bool) -> tuple[TrainConfig, Tasks]:
@@ -184,8 +189,7 @@ def _renderer(env: EnvConfig, tasks: Tasks, *, resumed: bool) -> Choice | None:
         return None
     found = pick_renderer(scenes(env), tasks.scenes)
     # config.yaml names what was chosen, asked for or not
-    why = found.reason.replace("asked for", "as the run began", 1) if resumed else found.reason
-    return dataclasses.replace(found, reason=why)
+    return dataclasses.replace(found, reason="as the run began") if resumed else found
 
 
 def _view(config: TrainConfig, made: RunPolicy | None) -> View:
@@ -193,38 +197,30 @@ def _view(config: TrainConfig, made: RunPolicy | None) -> View:
     return View(**options) if made is None or made.own else view_of(made.policy, **options)
 
 
-def run_info(setup: RunSetup, command: str) -> dict[str, Any]:
-    """What really runs, in words."""
-    config, states, learner = setup.config, setup.states, setup.config.learner
-    names = [sentence(task) for task in states.train]
-    return {
-        "command": command,
-        "suite": f"{config.suite}, {counted(len(names), 'task')}: {', '.join(names)}",
-        "protocol": config.protocol,
-        **repeats(setup.env.info, states.overlap(config)),
-        **setup.about,
-        **describe_perturb(config.perturb, *config.perturbation),
-        "machine": f"{cpu_name()}, {counted(cpu_count(), 'core')}",
-        "device": f"{config.device}, torch {torch.__version__}, {counted(config.num_threads or 0, 'thread')}",
-        "algorithm": f"{kind_of('algorithm', config.algorithm)}, "
-        f"{counted(config.rollout.episodes_per_iteration, 'episode')} an iteration, "
-        f"{counted(config.iterations, 'iteration')}",
-        "scheduler": config.scheduler.describe(),
-        **(
-            {"ranks": f"{learner.num_processes}, {'FSDP2' if learner.fsdp else 'replicated'}"}
-            if learner.num_processes > 1
-            else {}
-        ),
-        **(
-            {"evaluates": f"a running mean of the weights (1/{learner.average_updates} an update), which is saved too"}
-            if learner.average_updates
-            else {}
-        ),
-        "seed": config.seed,
-        "output": config.output,
-        "versions": f"embodied-rl {__version__}, mujoco {mujoco.__version__}, python {platform.python_version()}",
-        "started": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-    }
+def run_info(setup: RunSetup, command: str) -> RunInfo:
+    """What really runs. command: the command line."""
+    config, states = setup.config, setup.states
+    lost, total = setup.left_out or (None, None)
+    return RunInfo(
+        command=command,
+        started=time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        output=config.output,
+        suite=config.suite,
+        task_names=tuple(states.train),
+        protocol=config.protocol,
+        algorithm=kind_of("algorithm", config.algorithm),
+        scheduler=kind_of("scheduler", config.scheduler),
+        seed=config.seed,
+        num_processes=config.learner.num_processes,
+        policy=setup.policy_info,
+        simulator=setup.simulator_info,
+        overlap=states.overlap(config),
+        machine=machine_info(config.device),
+        versions=versions(),
+        left_out_states=lost,
+        train_states=total,
+        trained_physics_version=setup.trained_physics_version,
+    )
 
 
 def _check_reads(config: TrainConfig, tasks: Tasks) -> None:
@@ -250,21 +246,6 @@ def _refuse_copies(config: TrainConfig) -> None:
 def _use_threads(config: TrainConfig) -> None:
     assert config.num_threads is not None, "resolve names a number"
     set_torch_threads(ProcessRank.from_env().local_share(config.num_threads))
-
-
-def _about_env(env: VecEnv, config: TrainConfig, tasks: Tasks, renderer: Choice | None) -> dict[str, Any]:
-    """What a run stamps about its simulator and its tasks."""
-    info, (height, width) = env.info, env.info.image_shape
-    drawn = "" if renderer is None else f" ({renderer.reason}), {scenes(config.env).render_quality} frames"
-    about: dict[str, Any] = {
-        "simulator": f"{info.simulator}, {counted(config.env.num_envs, 'world')}, {describe_env_processes(config.env)}",
-        "renderer": f"{info.renderer}{drawn}, {counted(len(info.cameras), 'camera')} of {height}x{width}",
-    }
-    if tasks.suite.observes == "state" and info.state_dim + info.proprio_dim:
-        about |= describe_env(info)
-    about |= describe_left_out(tasks.scenes)
-    about |= {"bundles": digest} if (digest := bundles_digest(tasks.scenes)) else {}
-    return {"assets": stand_ins} | about if (stand_ins := describe_stand_ins(tasks.scenes)) else about
 
 
 def find_schedule(config: TrainConfig, tasks: Tasks, policy: AnyPolicy, console: Console) -> Tuning:

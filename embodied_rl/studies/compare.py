@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from embodied_rl import configs
 from embodied_rl.config.train import TrainConfig, to_dict
 from embodied_rl.evaluation.change import Change, paired_change
 from embodied_rl.evaluation.evaluate import EvalReport
+from embodied_rl.jobs.describe import run_words
 from embodied_rl.jobs.recipe_cards import RecipeCard, card_line
 from embodied_rl.jobs.run_folder import MAY_DIFFER, flat
 from embodied_rl.jobs.run_records import RunRecord
 from embodied_rl.jobs.run_tables import forecast_lines
+from embodied_rl.telemetry.info import EarlierRunInfo, RunInfo
 from embodied_rl.telemetry.observer import evaluation_path, read_evaluation
 from embodied_rl.telemetry.tables import change_words
 from embodied_rl.utils.words import counted
@@ -69,8 +71,7 @@ def pair_lines(first: RunRecord, second: RunRecord) -> list[str]:
     """What differs between two runs, and their newest evaluations on the same states."""
     changes: Mapping[str, tuple[Any, Any]] = config_changes(first.config, second.config)
     lines = [f"  {name}: {one!r} and {two!r}" for name, (one, two) in changes.items()]
-    others = session_changes(first.sessions[-1], second.sessions[-1])
-    lines += [f"  {name}: {one} and {two}" for name, (one, two) in others.items()]
+    lines += _session_lines(first, second)
     lines += [f"  seed: {first.config.seed} and {second.config.seed}"]
     lines += [f"  {progress_of(record)}" for record in (first, second) if not record.finished]
     paired = paired_ends(first, second)
@@ -94,10 +95,41 @@ def config_changes(first: TrainConfig, second: TrainConfig) -> dict[str, tuple[A
     return {name: (one.get(name), two.get(name)) for name in names if one.get(name) != two.get(name)}
 
 
-def session_changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """What else differs between two runs: versions, machine, device, weights."""
-    names = ("versions", "machine", "device", "weights", "simulator", "renderer", "era")
-    return {name: (first.get(name), second.get(name)) for name in names if first.get(name) != second.get(name)}
+def _session_lines(first: RunRecord, second: RunRecord) -> list[str]:
+    """What else differs: versions, machine, weights, ..."""
+    one, two = first.sessions[-1], second.sessions[-1]
+    if isinstance(one, EarlierRunInfo) or isinstance(two, EarlierRunInfo):
+        old = first if isinstance(one, EarlierRunInfo) else second
+        return [f"  versions, machine and weights: not compared, as an earlier version wrote {old.folder}"]
+    words = [run_words(info, record.config) for info, record in ((one, first), (two, second))]
+    return [f"  {name}: {words[0].get(name)} and {words[1].get(name)}" for name in session_changes(one, two)]
+
+
+def session_changes(first: RunInfo, second: RunInfo) -> list[str]:
+    """What else differs between two runs, of `_COMPARED`: the names that `jobs.describe.run_words` gives them."""
+    return [name for name, facts in _COMPARED.items() if facts(first) != facts(second)]
+
+
+_COMPARED: dict[str, Callable[[RunInfo], object]] = {
+    "versions": lambda info: info.versions,
+    "machine": lambda info: (info.machine.cpu, info.machine.cores),
+    "device": lambda info: (info.machine.device, info.machine.gpu, info.machine.threads, info.versions.torch),
+    "weights": lambda info: (info.policy.digest, info.policy.seed),
+    "simulator": lambda info: (
+        info.simulator.name,
+        info.simulator.num_envs,
+        info.simulator.processes,
+        info.simulator.threads,
+    ),
+    "renderer": lambda info: (
+        info.simulator.renderer,
+        info.simulator.render_quality,
+        info.simulator.cameras,
+        info.simulator.image_height,
+        info.simulator.image_width,
+    ),
+    "physics version": lambda info: (info.simulator.physics_version, info.trained_physics_version),
+}
 
 
 def paired_ends(first: RunRecord, second: RunRecord) -> Change | None:

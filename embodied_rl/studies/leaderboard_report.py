@@ -24,7 +24,7 @@ from embodied_rl.telemetry.curve import curve_of
 from embodied_rl.telemetry.metrics import read_metrics
 from embodied_rl.telemetry.pages import render
 from embodied_rl.telemetry.plots import Line, Plot, draw
-from embodied_rl.telemetry.tables import lost_words
+from embodied_rl.telemetry.tables import lost_words, stand_in_words
 from embodied_rl.utils.output import replace_text
 from embodied_rl.utils.words import counted
 
@@ -313,5 +313,6 @@ def table_lines(figures: Mapping[str, Any], speed: Mapping[str, Mapping[str, flo
         f"{item['low']:+.1%} to {item['high']:+.1%}, {item['pairs']} {unit})"
         for item in figures["comparisons"]
     ]
-    lines += [f"  {suite}: {ran['assets']}" for suite, ran in figures["machine"].items() if "assets" in ran]
+    machines = figures["machine"].items()
+    lines += [f"  {suite}: {stand_in_words(n)}" for suite, ran in machines if (n := ran.get("stand_in_files"))]
     return lines

@@ -8,7 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from embodied_rl.telemetry.tables import cells, change_cells, figure, interval_words, lost_words
+from embodied_rl.telemetry.tables import cells, change_cells, figure, interval_words, lost_words, stand_in_words
 from embodied_rl.utils.output import replace_text
 from embodied_rl.utils.words import counted, sentence
 
@@ -69,4 +69,5 @@ _TEMPLATES.filters |= {
     "scope": _scope,
     "sentence": sentence,
     "signed": _signed,
+    "stand_ins": stand_in_words,
 }

@@ -51,6 +51,12 @@ def lost_words(score: Mapping[str, Any]) -> str:
     return f", not measured: {lost} of {lost + score['episodes']}" if lost else ""
 
 
+def stand_in_words(count: int) -> str:
+    """How many official asset files are stand-ins; count: above 0."""
+    said = "1 official file is a stand-in" if count == 1 else f"{count} official files are stand-ins"
+    return f"APPROXIMATE: {said}"
+
+
 def figure(score: Score) -> str:
     """What counts: '62.0%', or the mean return '-153.2' where the tasks have no success flag."""
     return f"{score.rate:.1%}" if score.has_success else f"{score.mean_return:.1f}"
@@ -59,14 +65,6 @@ def figure(score: Score) -> str:
 def what_counts(score: Score) -> str:
     """Heading of what `figure` gives."""
     return "success once" if score.has_success else "mean return"
-
-
-def change(before: Score, after: Score) -> str:
-    """'success 62.0% -> 96.0%', or 'mean return -1203.4 -> -153.2 (+1050.2)'."""
-    words = f"{figure(before)} -> {figure(after)}"
-    if after.has_success:
-        return f"success {words}"
-    return f"mean return {words} ({after.mean_return - before.mean_return:+.1f})"
 
 
 def change_cells(change: Change) -> tuple[str, str]:
@@ -97,12 +95,6 @@ def short_labels(tasks: Sequence[str]) -> list[str]:
     last = min(_shared([row[::-1] for row in words]), spare - first) if shared else 0
     last = last if last >= _FEWEST else 0
     return [" ".join([*["..."] * (first > 0), *row[first : len(row) - last]]) for row in words]
-
-
-def without_reason(text: str) -> str:
-    """'raycast (why), fast frames' as 'raycast, fast frames'."""
-    head, _, rest = text.partition(" (")
-    return head + rest.rpartition(")")[2]
 
 
 def _shared(rows: Sequence[Sequence[str]]) -> int:

@@ -56,8 +56,9 @@ def check_keys(data: Mapping[str, Any], known: Mapping[str, Any], prefix: str, s
 
 def typed(value: Any, hint: Any, where: str, source: str) -> Any:
     """Return `value` as the type `hint`, lists as tuples, or raise UserError."""
-    if is_dataclass(hint):
-        return read_dataclass(typing.cast(type, hint), value, where=where, source=source)
+    inner = [part for part in (hint, *typing.get_args(hint)) if is_dataclass(part)]
+    if is_dataclass(hint) or (len(inner) == 1 and isinstance(value, Mapping)):
+        return read_dataclass(typing.cast(type, inner[0]), value, where=where, source=source)
     fits, result = _fit(value, hint)
     if not fits:
         raise UserError(f"{source}: '{where}' must be {_describe(hint)}, got {value!r}.")
@@ -78,11 +79,20 @@ def _fit(value: Any, hint: Any) -> tuple[bool, Any]:
             return False, None
         parts = [_fit(item, arg) for item, arg in zip(value, inner, strict=True)]
         return all(part[0] for part in parts), tuple(part[1] for part in parts)
+    if origin in (dict, list):
+        return isinstance(value, origin) and _all_fit(value, args), value
     if hint is float:
         return _fit_float(value)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool), value
     return isinstance(value, hint), value
+
+
+def _all_fit(values: Any, args: tuple[Any, ...]) -> bool:
+    """Whether the items of a list, or keys and values of a mapping, have the types `args`."""
+    if isinstance(values, Mapping):
+        return all(_fit(key, args[0])[0] and _fit(value, args[1])[0] for key, value in values.items())
+    return all(_fit(value, args[0])[0] for value in values)
 
 
 def _fit_float(value: Any) -> tuple[bool, Any]:
@@ -103,4 +113,8 @@ def _describe(hint: Any) -> str:
         return "one of " + ", ".join(map(str, args))
     if origin is tuple:
         return "a list of names" if args[-1] is Ellipsis else f"a list of {len(args)} numbers"
+    if origin is dict or is_dataclass(hint):
+        return "keys and values"
+    if origin is list:
+        return "a list"
     return {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}[hint]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -13,16 +13,22 @@ from embodied_rl.benchmarks.lab.curves import COLOURS, Point, draw, evaluations,
 from embodied_rl.config.train import TrainConfig, dump_yaml
 from embodied_rl.configs import get
 from embodied_rl.telemetry.metrics import MetricsLog
+from tests.run_info import ended, run_info
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 PAGE = "# Title\n\nWords stay.\n\n<!-- tables -->\nold\n<!-- end of tables -->\n\nThe end.\n"
+
+
+def sessions(*ends: tuple[float, bool]) -> str:
+    """run.json of sessions that took so many CPU seconds, and finished the run or not."""
+    return json.dumps([asdict(run_info(end=ended(cpu_seconds=cpu, finished=finished))) for cpu, finished in ends])
 
 
 def write_run(folder: Path, seed: int, before: float, after: float) -> Path:
     """A run of two updates, of 64 and 96 episodes, evaluated before and after, in 90 CPU seconds."""
     folder.mkdir()
     (folder / "config.yaml").write_text(dump_yaml(replace(TrainConfig(), iterations=2, seed=seed)))
-    (folder / "run.json").write_text(json.dumps([{"cpu_seconds": 60.0}, {"cpu_seconds": 30.0, "finished": True}]))
+    (folder / "run.json").write_text(sessions((60.0, False), (30.0, True)))
     with MetricsLog(folder / "metrics.jsonl") as log:
         for step, episodes, rate in ((0, None, before), (1, 64.0, None), (2, 96.0, after)):
             if episodes is not None:
@@ -57,7 +63,7 @@ def test_tasks_without_success_show_their_mean_return(tmp_path: Path) -> None:
     folder.mkdir()
     config = replace(get("gymnasium_mlp_ppo"), tasks=("Pendulum-v1",))
     (folder / "config.yaml").write_text(dump_yaml(config))
-    (folder / "run.json").write_text(json.dumps([{"cpu_seconds": 60.0, "finished": True}]))
+    (folder / "run.json").write_text(sessions((60.0, True)))
     with MetricsLog(folder / "metrics.jsonl") as log:
         for step, mean in ((0, -1200.0), (1, -150.0)):
             if step:
@@ -89,7 +95,7 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     good = tmp_path / "good.csv"
     assert main([str(write_run(tmp_path / "run", 0, 0.2, 0.4)), "--csv", str(good)]) == 0
     unfinished = write_run(tmp_path / "unfinished", 1, 0.2, 0.4)
-    (unfinished / "run.json").write_text(json.dumps([{"cpu_seconds": 60.0, "finished": False}]))
+    (unfinished / "run.json").write_text(sessions((60.0, False)))
     number, empty, short, endless, outside, binary = (tmp_path / f"{name}.csv" for name in "abcdef")
     lines = good.read_text().splitlines(keepends=True)
     number.write_text(lines[0] + lines[1].replace(",0,", ",x,", 1))

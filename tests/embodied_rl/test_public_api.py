@@ -114,7 +114,7 @@ def test_an_own_policy_in_an_own_simulator_trains_resumes_and_is_evaluated(tmp_p
         assert (out / "report.html").is_file()
         assert len(list((out / "videos").glob("*-after.mp4"))) == 1
         assert load_yaml(out / "config.yaml").suite == "toy"
-        assert "tests.toy.ToyPolicy" in json.loads((out / "run.json").read_text())[-1]["policy"]
+        assert json.loads((out / "run.json").read_text())[-1]["policy"]["family"] == "tests.toy.ToyPolicy"
     first, second = (ends[name].state_dict() for name in ("whole", "resumed"))
     assert all(torch.equal(first[key], second[key]) for key in first)
     assert not torch.equal(first["head.weight"], ToyPolicy().state_dict()["head.weight"])

@@ -19,8 +19,9 @@ import pytest
 import torch
 
 from embodied_rl.cli import main
-from embodied_rl.factory.policies import open_policy
+from embodied_rl.factory.policies import open_policy, policy_info
 from embodied_rl.jobs import serve as job
+from embodied_rl.jobs.describe import policy_words
 from embodied_rl.policies.mlp.config import MLPModelConfig
 from embodied_rl.policies.mlp.policy import MLPPolicy
 from embodied_rl.real_robot.server.observations import PolicySpec, Request, read_request
@@ -262,7 +263,7 @@ def test_a_state_policy_is_served() -> None:
     (actions,) = served.decide([request])
     assert not isinstance(actions, str)
     assert actions.shape == (2, 2)
-    assert job.describe(policy, "")["policy"].startswith("mlp, Gaussian")
+    assert policy_words(policy_info(policy, "")).startswith("mlp, Gaussian")
 
 
 class Picky(ToyPolicy):

@@ -99,11 +99,11 @@ def test_training_runs_the_protocol_and_never_the_evaluated_states(
     run = tmp_path / "run"
     assert main(words(checkpoint, run, "--env.render-quality", "exact")) == 0
     assert "instead" not in capsys.readouterr().out
-    (stamp,) = json.loads((run / "run.json").read_text())
-    assert stamp["protocol"] == "libero"
-    assert "exact frames" in stamp["renderer"]
-    assert stamp["overlap"].startswith("unknown"), "the start's provenance says nothing"
-    assert stamp["left out"] == "no training state"
+    (info,) = json.loads((run / "run.json").read_text())
+    assert info["protocol"] == "libero"
+    assert info["simulator"]["render_quality"] == "exact"
+    assert info["overlap"]["seen"] is None, "the start's provenance says nothing"
+    assert (info["left_out_states"], info["train_states"]) == (0, 50)
     evaluated = json.loads((run / "evaluations" / "iter-000000.json").read_text())
     assert {each["num_steps"] for each in evaluated["results"]} == {16}, "settle steps are not counted"
 
@@ -131,9 +131,9 @@ def test_demonstrations_say_which_bundles_and_stand_ins_they_show(
     tasks = load_tasks("libero_goal", era="current")
     info: Any = SimpleNamespace(cameras=(), simulator="native", renderer="raster")
     settings = _settings(command, tasks, info)
-    assert settings["assets"] == "APPROXIMATE: 1 official file is a stand-in"
+    assert settings["stand_in_files"] == 1
     evaluated = of_scenes(suite_named("libero_goal"), tasks)
-    assert fingerprint(evaluated, MujocoConfig(), "raster", "cpu", "", {})["assets"] == settings["assets"]
+    assert fingerprint(evaluated, MujocoConfig(), "raster", "cpu", "", None)["stand_in_files"] == 1
     again = _settings(command, [replace(tasks[0], fingerprint="0"), *tasks[1:]], info)
     assert again["bundles"] != settings["bundles"]
 
@@ -154,10 +154,10 @@ def test_the_published_era_is_the_default_and_stands_in_every_output(
     (tmp_path / "era").symlink_to(era_library.CACHE / "era")
     run, auto = tmp_path / "run", words(checkpoint, tmp_path / "run", "--protocol", "native")
     assert main([word for word in auto if word not in ("--env.era", "current")]) == 0
-    assert "era       mujoco-3.3 (published)" in capsys.readouterr().out
-    (stamp,) = json.loads((run / "run.json").read_text())
-    assert stamp["era"] == "mujoco-3.3 (published)"
-    assert stamp["simulator"].startswith(f"native-mujoco {mujoco.__version__}, era mujoco-3.3, 2 worlds")
+    assert "physics   mujoco-3.3 (published)" in capsys.readouterr().out
+    (info,) = json.loads((run / "run.json").read_text())
+    assert info["simulator"]["physics_version"] == "mujoco-3.3"
+    assert info["simulator"]["name"] == f"native-mujoco {mujoco.__version__}, era mujoco-3.3"
     assert "  era: mujoco-3.3\n" in (run / "config.yaml").read_text()
     (policy,) = (run / "checkpoints").glob("*/policy")
     assert read_provenance(policy)["era"] == "mujoco-3.3"
@@ -167,8 +167,9 @@ def test_the_published_era_is_the_default_and_stands_in_every_output(
     words_of_both = "current (this MuJoCo's own, not that of published scores); the policy was trained under mujoco-3.3"
     assert words_of_both in capsys.readouterr().out
     report = json.loads((tmp_path / "eval" / "report.json").read_text())
-    assert (report["era"], report["fingerprint"]["era"]) == (words_of_both, "current")
-    assert report["deviations"].startswith("era current: ")
+    assert report["simulator"]["physics_version"] == report["fingerprint"]["era"] == "current"
+    assert report["trained_physics_version"] == "mujoco-3.3"
+    assert report["deviations"][0].startswith("era current: ")
     assert words_of_both.replace("'", "&#39;") in (tmp_path / "eval" / "report.html").read_text()
     assert main([*judge, "--output", str(tmp_path / "eval"), "--env.era", "published"]) == 2, "another evaluation"
     assert main([*judge, "--env.era", "mujoco-2.3.8"]) == 2
@@ -196,12 +197,12 @@ def test_training_on_the_evaluated_states_is_said_everywhere(installed: Path, ch
     (known / "checksums.json").unlink()
     _premises_of(installed)
     task = load_task(installed, NAME)
-    for split, sentence in (("train", "none: no evaluated episode (2)"), ("heldout", "2 of 2 episodes")):
+    for split, shared in (("train", 0), ("heldout", 2)):
         run = tmp_path / split
         assert main(words(known, run, "--train-states", split, "--protocol", "native")) == 0
-        (stamp,) = json.loads((run / "run.json").read_text())
-        assert stamp["overlap"].startswith(sentence)
-        assert stamp["left out"] == "1 of 50 training states, which nobody can solve"
+        (info,) = json.loads((run / "run.json").read_text())
+        assert (info["overlap"]["shared"], info["overlap"]["episodes"]) == (shared, 2)
+        assert (info["left_out_states"], info["train_states"]) == (1, 50)
         (policy,) = (run / "checkpoints").glob("*/policy")
         rows = list(task.heldout_states if split == "heldout" else task.train_states)
         assert read_provenance(policy)["train_states"] == {NAME: rows}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -21,24 +22,20 @@ from embodied_rl.types import EpisodeResult
 from tests.embodied_rl.stand_in import untimed
 from tests.embodied_rl.stand_in import words as train_words
 from tests.env_info import env_info
+from tests.run_info import ended, run_info
 
 RECIPE = get("tabletop_openvla_ppo")
 
 
-def write_run(
-    folder: Path, config: TrainConfig, wins: int = 45, *, updates: int = 30, machine: str = "a CPU, 2 cores"
-) -> Path:
-    """A run that succeeds in the first `wins` of 50 states in the end; its rollouts rise from 0.5 by 0.01 an update."""
+def write_run(folder: Path, config: TrainConfig, wins: int = 45, *, updates: int = 30, **changes: Any) -> Path:
+    """A run that succeeds in the first `wins` of 50 states in the end; its rollouts rise from 0.5 by 0.01 an update.
+
+    changes: of its `RunInfo`.
+    """
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(dump_yaml(config))
-    stamp = {
-        "machine": machine,
-        "versions": "v1",
-        "command": "embodied-rl train",
-        "cpu_seconds": 90.0,
-        "peak_memory_bytes": 2_640_000_000,
-    }
-    (folder / "run.json").write_text(json.dumps([stamp | {"finished": updates == config.iterations}]))
+    info = run_info(**({"end": ended(finished=updates == config.iterations)} | changes))
+    (folder / "run.json").write_text(json.dumps([asdict(info)]))
     with MetricsLog(folder / "metrics.jsonl") as log:
         for step in range(updates + 1):
             if step:
@@ -99,7 +96,7 @@ def test_a_run_that_has_not_ended_shows_what_it_has(tmp_path: Path, capsys: pyte
     """One was killed in its first session, the other is not evaluated at all: both are shown, no figure is made up."""
     one, two = write_run(tmp_path / "a", RECIPE, updates=5), write_run(tmp_path / "b", RECIPE, updates=5)
     for folder in (one, two):
-        (folder / "run.json").write_text(json.dumps([{"machine": "m", "versions": "v", "command": "train"}]))
+        (folder / "run.json").write_text(json.dumps([asdict(run_info())]))
     (two / "metrics.jsonl").write_text("")
     assert main(["runs", "show", str(one)]) == 0
     assert "CPU time    not known" in capsys.readouterr().out
@@ -125,10 +122,10 @@ def test_a_run_is_inside_its_recipes_band_or_not(
 
 def test_two_runs_are_compared_on_the_same_states(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = write_run(tmp_path / "a", RECIPE, 45)
-    second = write_run(tmp_path / "b", replace(RECIPE, seed=1), 35, machine="another")
+    second = write_run(tmp_path / "b", replace(RECIPE, seed=1), 35, machine=replace(run_info().machine, cpu="another"))
     assert main(["runs", "compare", str(first), str(second)]) == 0
     said = capsys.readouterr().out
-    assert "machine: a CPU, 2 cores and another" in said
+    assert "machine: a CPU, 2 cores and another, 2 cores" in said
     assert "seed: 0 and 1" in said
     assert "90.0% and 70.0%; difference +20.0 points (" in said
     assert "on the same 50 initial states" in said

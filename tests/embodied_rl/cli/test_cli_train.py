@@ -18,6 +18,7 @@ from embodied_rl.config.train import load_yaml
 from embodied_rl.errors import UserError
 from embodied_rl.telemetry.metrics import read_metrics
 from embodied_rl.utils.lock import LOCK, locked
+from tests.embodied_rl.rewording import reword
 from tests.embodied_rl.stand_in import untimed, words
 
 
@@ -52,8 +53,8 @@ def test_a_run_leaves_everything_in_its_folder(
     rows = read_metrics(run / "metrics.jsonl")
     assert [row["step"] for row in rows] == [0, 1, 2, 2]
     assert all("speed/decisions_per_s" in row for row in rows[1:3])
-    (stamp,) = json.loads((run / "run.json").read_text())
-    assert stamp["command"].startswith("embodied-rl train tabletop --suite tabletop_object")
+    (info,) = json.loads((run / "run.json").read_text())
+    assert info["command"].startswith("embodied-rl train tabletop --suite tabletop_object")
     assert sorted(path.name for path in (run / "evaluations").iterdir()) == ["iter-000000.json", "iter-000002.json"]
     assert len(list((run / "videos").iterdir())) == 2
     assert list((run / "tensorboard").iterdir())
@@ -91,13 +92,14 @@ def test_stopped_and_resumed_equals_unbroken(
     assert "not yet" in stopped
 
     monkeypatch.setattr(RunObserver, "metrics", kept)
+    reword(monkeypatch)  # no sentence decides whether it may go on
     assert main(["train", "--resume", str(broken)]) == 0
     assert untimed(broken) == untimed(whole)
     newest = [run / "checkpoints" / "iter-000002" / "policy" / "model.safetensors" for run in (whole, broken)]
     assert newest[0].read_bytes() == newest[1].read_bytes()
     began, resumed = json.loads((broken / "run.json").read_text())
-    assert "asked for" not in resumed["renderer"]
-    assert began["acts"] == resumed["acts"] == "not compiled"
+    assert began["simulator"]["renderer_reason"] != resumed["simulator"]["renderer_reason"] == "as the run began"
+    assert began["policy"]["compiled"] is resumed["policy"]["compiled"] is False
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -329,7 +331,9 @@ def test_eval_of_a_run_writes_what_it_shows(
     assert overall["episodes"] == 3 * len(found["tasks"]) == len(found["episodes"])
     assert found["overall"]["at_end"] is None
     assert "success at end" not in said
-    assert found["worlds"] == f"mujoco physics, 4 worlds, {len(os.sched_getaffinity(0))} threads"
+    simulator = found["simulator"]
+    assert (simulator["num_envs"], simulator["threads"]) == (4, len(os.sched_getaffinity(0)))
+    assert simulator["processes"] is None
     assert found["command"].startswith("embodied-rl eval --checkpoint")
 
 

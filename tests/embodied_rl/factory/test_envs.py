@@ -7,15 +7,13 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 import torch
 
 from embodied_rl.factory.envs import announce_compilation
-from embodied_rl.factory.policies import statistics_line
 from embodied_rl.factory.tasks import load_tasks
+from embodied_rl.jobs.describe import statistics_words
 from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
 from embodied_rl.types import EpisodeSpec
 from embodied_rl.utils.console import _TOLD
@@ -58,6 +56,6 @@ def test_compiling_is_announced_only_before_it_was_done(
     ],
 )
 def test_statistics_of_another_suite_are_named(key: str, suite: str, said: str) -> None:
-    line = statistics_line(cast("Any", SimpleNamespace(unnorm_key=key)), suite)
+    line = statistics_words(key, suite)
     assert line.endswith((said, f"{said})"))
     assert ("another suite" in line) is ("--suite" in said)

@@ -117,9 +117,9 @@ def test_a_task_that_ignores_its_seed_is_stamped_and_not_paired(
     assert "repeats   no: the task does not repeat an episode from its seed" in " ".join(
         capsys.readouterr().out.split("\n")
     )
-    stamp = json.loads((first / "run.json").read_text())[-1]
-    assert stamp["repeatable"] is False
-    assert stamp["overlap"].startswith("unknown")
+    info = json.loads((first / "run.json").read_text())[-1]
+    assert info["simulator"]["repeatable"] is False
+    assert "overlap with training</dt><dd>unknown: episodes do not begin" in (first / "report.html").read_text()
     assert json.loads((first / "evaluations" / "iter-000001.json").read_text())["repeatable"] is False
     second = shutil.copytree(first, tmp_path / "second")
     capsys.readouterr()
@@ -130,7 +130,7 @@ def test_a_task_that_ignores_its_seed_is_stamped_and_not_paired(
     path, out = tmp_path / "figures.json", str(tmp_path / "evaluation")
     words = ["eval", "gymnasium", "--checkpoint", str(first), "--states-per-task", "4"]
     assert main([*words, "--output", out, "--json", str(path)]) == 0
-    assert json.loads(path.read_text())["repeatable"] is False
+    assert json.loads(path.read_text())["simulator"]["repeatable"] is False
     assert "repeats" in capsys.readouterr().out
 
 

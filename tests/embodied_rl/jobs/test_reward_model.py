@@ -21,6 +21,7 @@ from embodied_rl.config.env import MujocoConfig
 from embodied_rl.config.train import TrainConfig, from_dict, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.factory.rewards import reward_digest
+from embodied_rl.jobs.describe import reward_words
 from embodied_rl.jobs.ranks import RunRanks, WorkerRankError, open_together, settings_of
 from embodied_rl.jobs.reward_model import pin_reward
 from embodied_rl.jobs.run_folder import check_unchanged
@@ -46,7 +47,7 @@ def opened(config: TrainConfig, size: int = 16, *, has_success: bool = True) -> 
     info = SimpleNamespace(cameras=("agentview", "wrist"), image_shape=(size, size), has_success=has_success)
     env: Any = SimpleNamespace(info=info)
     none: Any = None
-    return RunSetup(config, env, none, none, none, {"simulator": "a stand-in"}, Given())
+    return RunSetup(config, env, none, none, none, none, none, Given())
 
 
 def asks_for(folder: Path) -> TrainConfig:
@@ -59,7 +60,7 @@ def test_the_model_is_pinned_and_another_is_refused(tmp_path: Path) -> None:
     folder = save(tmp_path / "reward", 0)
     setup = pin_reward(opened(asks_for(folder)))
     assert setup.config.reward.digest == digest(folder)
-    assert digest(folder)[:12] in setup.about["reward"]
+    assert digest(folder)[:12] in reward_words(setup.config.reward)
     assert pin_reward(setup).config == setup.config, "a resumed run finds the same"
     assert from_dict(to_dict(setup.config)) == setup.config
     save(folder, 1)
@@ -100,7 +101,7 @@ def test_a_judge_may_teach_alone(tmp_path: Path) -> None:
     for has_success in (True, False):
         setup = pin_reward(opened(asked, has_success=has_success))
         assert isinstance(setup.reward_model, AloneReward)
-        assert "alone" in setup.about["reward"]
+        assert "alone" in reward_words(setup.config.reward)
         assert from_dict(to_dict(setup.config)) == setup.config
     beside = replace(setup.config, reward=replace(setup.config.reward, alone=False))
     with pytest.raises(UserError, match=r"reward\.alone was"):

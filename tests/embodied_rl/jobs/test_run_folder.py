@@ -15,16 +15,16 @@ from embodied_rl.jobs import run_folder
 from embodied_rl.jobs.run_folder import (
     CONFIG_FILE,
     MAY_DIFFER,
-    RUN_INFO,
     check_unchanged,
     existing_run,
     new_run,
-    read_run_info,
     write_config,
     write_run_info,
 )
+from embodied_rl.jobs.run_info import RUN_INFO, read_run_info
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.scheduler.config import RayConfig
+from tests.run_info import run_info
 
 
 def begun(folder: Path, config: TrainConfig | None = None) -> TrainConfig:
@@ -129,11 +129,11 @@ def test_a_damaged_run_json_is_one_line(tmp_path: Path, text: str) -> None:
     config = begun(tmp_path)
     (tmp_path / RUN_INFO).write_text(text)
     with pytest.raises(UserError, match=f"{RUN_INFO} is damaged .*: remove it") as error:
-        write_run_info({"now": 1}, config, resume=True)
+        write_run_info(run_info(), config, resume=True)
     assert "\n" not in str(error.value)
     (tmp_path / RUN_INFO).unlink()
-    write_run_info({"now": 1}, config, resume=True)
-    assert read_run_info(tmp_path) == [{"now": 1}]
+    write_run_info(run_info(), config, resume=True)
+    assert read_run_info(tmp_path) == [run_info()]
 
 
 def test_iterations_may_grow_or_stay(tmp_path: Path) -> None:

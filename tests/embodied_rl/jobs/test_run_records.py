@@ -12,6 +12,7 @@ from embodied_rl.config.train import TrainConfig
 from embodied_rl.evaluation.forecast import Rate, forecast
 from embodied_rl.jobs.run_records import RunRecord
 from embodied_rl.rollout.config import RolloutConfig
+from tests.run_info import run_info
 
 PLAIN = TrainConfig(iterations=20)
 
@@ -21,7 +22,7 @@ def record(config: TrainConfig, *, evaluated: bool = True) -> RunRecord:
     found = {"rollout/success": 0.4, "rollout/success_unperturbed": 0.7, "rollout/episodes": 128.0}
     rows: list[dict[str, Any]] = [{"step": step} | found for step in range(1, 11)]
     rows += [{"step": 10, "eval/success": 0.8, "eval/episodes": 250.0}] * evaluated
-    return RunRecord(Path("run"), config, [{}], rows)
+    return RunRecord(Path("run"), config, [run_info()], rows)
 
 
 def test_an_adaptive_samplers_episodes_say_nothing_of_the_tasks() -> None:

@@ -107,7 +107,7 @@ def test_curves_films_speed_and_seeds_are_shown_where_there_are_some() -> None:
 
 def test_stand_ins_for_official_files_are_said_beside_the_result() -> None:
     said = "APPROXIMATE: 2 official files are stand-ins"
-    figures = FIGURES | {"machine": {"toy": {"mujoco": "4.0.0"}, "goal": {"assets": said}}}
+    figures = FIGURES | {"machine": {"toy": {"mujoco": "4.0.0"}, "goal": {"stand_in_files": 2}}}
     assert f"<p>goal: {said}</p>" in render_page(figures, EXTRAS).partition("<h2>Rows")[0]
     assert table_lines(figures, {})[-1] == f"  goal: {said}"
     assert "APPROXIMATE" not in render_page(FIGURES, EXTRAS) + "".join(table_lines(FIGURES, {}))

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_rl.config.train import Perturbation, TrainConfig, from_dict, to_dict
-from embodied_rl.config.training_episodes import describe_perturb
 from embodied_rl.errors import UserError
+from embodied_rl.jobs.describe import perturbed_words
 from embodied_rl.jobs.run_folder import check_unchanged
 from embodied_rl.rng import philox
 from embodied_rl.rollout.sampler import EpisodeSampler
@@ -189,8 +189,7 @@ def test_a_run_is_resumed_with_its_own_perturbations(name: str, value: Any) -> N
 
 
 def test_a_run_says_which_episodes_it_perturbs() -> None:
-    level, share = TrainConfig(perturb=("light",)).perturbation
-    assert (level, share) == (1.0, 0.75)
-    assert describe_perturb((), level, share) == {}
-    said = describe_perturb(("light",), level, share)["perturbed"]
+    assert TrainConfig(perturb=("light",)).perturbation == (1.0, 0.75)
+    assert perturbed_words(TrainConfig()) == ""
+    said = perturbed_words(TrainConfig(perturb=("light",)))
     assert said == "light at level 1, in 75% of the training episodes"

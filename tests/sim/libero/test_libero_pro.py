@@ -18,8 +18,8 @@ import pytest
 import torch
 
 from embodied_rl.errors import UserError
-from embodied_rl.factory.policies import statistics_line
 from embodied_rl.factory.tasks import LIBERO_SUITES, load_tasks
+from embodied_rl.jobs.describe import statistics_words
 from embodied_rl.jobs.eval_request import suite_name
 from embodied_rl.sim.libero.assets import environment, export
 from embodied_rl.sim.libero.assets import install as install_module
@@ -92,9 +92,9 @@ def test_horizons_are_those_of_the_suite_that_is_varied(protocol: Any) -> None:
 
 
 def test_statistics_of_the_varied_suite_are_its_own() -> None:
-    policy: Any = types.SimpleNamespace(unnorm_key="libero_goal_no_noops")
-    assert statistics_line(policy, SUITE) == statistics_line(policy, "libero_goal") == "libero_goal_no_noops"
-    assert "--suite libero_goal)" in statistics_line(policy, "libero_spatial_lan")
+    key = "libero_goal_no_noops"
+    assert statistics_words(key, SUITE) == statistics_words(key, "libero_goal") == key
+    assert "--suite libero_goal)" in statistics_words(key, "libero_spatial_lan")
 
 
 @pytest.mark.process
