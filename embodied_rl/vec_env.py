@@ -42,6 +42,8 @@ class EnvInfo:
             counts.
         repeatable: whether an `EpisodeSpec` and a policy fix an episode; where they do not, no two episodes are of one
             initial state, and no run can be repeated.
+        instructed: whether `Observation.instruction` says in words what is to be done; else it is the task's name.
+        reads: what of a simulator's own observations is shown as what, a line each; () where the suite fixes it.
         steps_together: whether a step moves all envs, so that it must name every one whose episode is to go on: those
             that it does not name are given up.
         device: where observations and chunk results are: 'cpu', 'cuda:0'.
@@ -66,6 +68,8 @@ class EnvInfo:
     state_dim: int = 0
     has_success: bool = True
     repeatable: bool = True
+    instructed: bool = True
+    reads: tuple[str, ...] = ()
     steps_together: bool = False
     device: str = "cpu"
 

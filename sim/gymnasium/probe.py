@@ -12,10 +12,15 @@ import numpy as np
 
 from embodied_rl.errors import UserError
 from embodied_rl.rng import GYMNASIUM_RESET, EpisodeStream, philox
-from embodied_rl.sim.gymnasium.spaces import ActionMap, ArrayObservation, read_observation
+from embodied_rl.sim.gymnasium.actions import ActionMap
+from embodied_rl.sim.gymnasium.spaces import ArrayObservation, ObservationLayout
 
 SUCCESS_KEYS = ("is_success", "success")
 """What an env's info may call it when the goal holds."""
+INSTRUCTION_KEYS = ("task", "instruction")
+"""What an env's info may call what is to be done in an episode."""
+INSTRUCTION_ATTRIBUTES = ("task_description", "task")
+"""Where else an env may say it, as LeRobot's do."""
 _COMPARED = 10
 """Control steps over which two episodes of one seed are compared."""
 _TRIED = 8
@@ -38,24 +43,44 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """has_success: whether info has a flag of `SUCCESS_KEYS`. repeatable: whether a seed gives one episode only."""
+    """What a task's episodes are like.
+
+    has_success: whether info has a flag of `SUCCESS_KEYS`. repeatable: whether a seed gives one episode only.
+    instruction: what the first episode says that is to be done; '' where it says nothing.
+    """
 
     has_success: bool
     repeatable: bool
+    instruction: str
 
 
-def begin(env: gymnasium.Env[Any, Any], space: Any, init_state: int, seed: int) -> ArrayObservation:
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The first observation of an episode, and what it says that is to be done; '' where it says nothing."""
+
+    seen: ArrayObservation
+    instruction: str
+
+
+def begin(env: gymnasium.Env[Any, Any], layout: ObservationLayout, init_state: int, seed: int) -> Begun:
     """Reset `env` to an episode of its own random numbers; whatever it raises comes through.
 
     Raises:
         ValueError: What it shows is not of the form that it declares, or not finite.
     """
-    observation, _ = env.reset(seed=int(philox(init_state, GYMNASIUM_RESET).integers(2**31)))
+    observation, info = env.reset(seed=int(philox(init_state, GYMNASIUM_RESET).integers(2**31)))
     env.unwrapped.np_random = philox(seed, EpisodeStream.GYMNASIUM_STEPS)
-    return read_observation(space, observation)
+    return Begun(layout.read(observation), instruction_of(env, info))
 
 
-def advance(env: gymnasium.Env[Any, Any], space: Any, action: Any) -> Taken:
+def instruction_of(env: gymnasium.Env[Any, Any], info: Mapping[str, Any]) -> str:
+    """What is to be done in the episode that has begun; '' where neither info nor the env says it in words."""
+    said = [info.get(key) for key in INSTRUCTION_KEYS]
+    said += [env.get_wrapper_attr(name) for name in INSTRUCTION_ATTRIBUTES if env.has_wrapper_attr(name)]
+    return next((words.strip() for words in said if isinstance(words, str) and words.strip()), "")
+
+
+def advance(env: gymnasium.Env[Any, Any], layout: ObservationLayout, action: Any) -> Taken:
     """A control step; `action` is as the env takes it. Whatever the env raises comes through.
 
     Raises:
@@ -67,7 +92,7 @@ def advance(env: gymnasium.Env[Any, Any], space: Any, action: Any) -> Taken:
         raise ValueError(f"the reward is {value}")
     over = _flag(np.asarray(terminated).item(), "terminated")  # of an array of several nobody knows which counts
     late = _flag(np.asarray(truncated).item(), "truncated")
-    return Taken(read_observation(space, observation), value, over, late, success_of(info))
+    return Taken(layout.read(observation), value, over, late, success_of(info))
 
 
 def success_of(info: Mapping[str, Any]) -> bool | None:
@@ -89,7 +114,9 @@ def _flag(value: Any, name: str) -> bool:
     return bool(flags.any())
 
 
-def probe(make: Callable[[], gymnasium.Env[Any, Any]], space: Any, actions: ActionMap, horizon: int) -> Probed:
+def probe(
+    make: Callable[[], gymnasium.Env[Any, Any]], layout: ObservationLayout, actions: ActionMap, horizon: int
+) -> Probed:
     """Run an episode in one env, some of other seeds, the first again there, and all of them in a new env.
 
     An episode runs to its end to find out whether info has a flag, as some only say it there.
@@ -101,19 +128,19 @@ def probe(make: Callable[[], gymnasium.Env[Any, Any]], space: Any, actions: Acti
     try:
         state, reason = 0, ""
         while state < _TRIED:
-            shown, reason, flag = _run(first, space, actions, state, _COMPARED)
+            shown, reason, flag = _run(first, layout, actions, state, _COMPARED)
             if len(shown) > 1:
                 break
             state += 1
         else:
             raise UserError(f"it breaks from each of {_TRIED} initial states: {reason}")
         others = range(state + 1, state + 1 + _REPEATED)
-        once = [shown, *(_run(first, space, actions, other, _COMPARED)[0] for other in others)]
-        again, *_ = _run(first, space, actions, state, _COMPARED)
-        anew = [_run(second, space, actions, other, _COMPARED)[0] for other in (state, *others)]
+        once = [shown, *(_run(first, layout, actions, other, _COMPARED)[0] for other in others)]
+        again, *_ = _run(first, layout, actions, state, _COMPARED)
+        anew = [_run(second, layout, actions, other, _COMPARED)[0] for other in (state, *others)]
         if flag is None:
-            _, _, flag = _run(first, space, actions, state, horizon)
-        return Probed(flag is not None, shown == again and once == anew)
+            _, _, flag = _run(first, layout, actions, state, horizon)
+        return Probed(flag is not None, shown == again and once == anew, shown[0][-1])
     finally:
         for env in (first, second):
             close(env)
@@ -128,7 +155,7 @@ def close(env: gymnasium.Env[Any, Any]) -> None:
 
 
 def _run(
-    env: gymnasium.Env[Any, Any], space: Any, actions: ActionMap, state: int, steps: int
+    env: gymnasium.Env[Any, Any], layout: ObservationLayout, actions: ActionMap, state: int, steps: int
 ) -> tuple[list[Any], str, bool | None]:
     """Up to `steps` control steps of random actions.
 
@@ -137,18 +164,21 @@ def _run(
     """
     draws, shown, flag = philox(state, EpisodeStream.GYMNASIUM_PROBE), list[Any](), None
     try:
-        seen = begin(env, space, state, state)
-        shown.append((seen.images.tobytes(), seen.state.tobytes()))
+        begun = begin(env, layout, state, state)
+        shown.append((*_bytes(begun.seen), begun.instruction))
         for _ in range(steps):
-            taken = advance(env, space, actions.convert(draws.uniform(-1, 1, actions.dim).astype(np.float32)))
-            pictures, numbers = taken.seen.images.tobytes(), taken.seen.state.tobytes()
-            shown.append((pictures, numbers, taken.reward, taken.terminated, taken.truncated, taken.success))
+            taken = advance(env, layout, actions.convert(draws.uniform(-1, 1, actions.dim).astype(np.float32)))
+            shown.append((*_bytes(taken.seen), taken.reward, taken.terminated, taken.truncated, taken.success))
             flag = taken.success if taken.success is not None else flag
             if taken.terminated or taken.truncated:
                 break
     except Exception as error:  # noqa: BLE001 - an env raises what it likes
         return shown, f"{type(error).__name__}: {one_line(error)}", flag
     return shown, "", flag
+
+
+def _bytes(seen: ArrayObservation) -> tuple[bytes, ...]:
+    return seen.images.tobytes(), seen.proprio.tobytes(), seen.state.tobytes()
 
 
 def one_line(error: Exception) -> str:

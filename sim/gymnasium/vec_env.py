@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import cv2
@@ -19,8 +20,9 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.checks import check_counts, check_env_ids
+from embodied_rl.sim.gymnasium.actions import ActionMap, action_map
 from embodied_rl.sim.gymnasium.probe import Probed, advance, begin, close, one_line, probe
-from embodied_rl.sim.gymnasium.spaces import ActionMap, ArrayObservation, action_map, layout_of
+from embodied_rl.sim.gymnasium.spaces import ArrayObservation, ReadOptions, layout_of
 from embodied_rl.sim.stepping import bounded_actions
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 from embodied_rl.utils.suites import as_names
@@ -38,13 +40,14 @@ _log = logging.getLogger("embodied_rl.gymnasium")
 class _World:
     """What an env id holds now.
 
-    seen: its last sound observation; None where its reset broke. over: its episode has ended. lost: it raised, and is
-    made anew before the next episode.
+    seen: its last sound observation; None where its reset broke. instruction: of its episode; '' where none is said.
+    over: its episode has ended. lost: it raised, and is made anew before the next episode.
     """
 
     env: gymnasium.Env[Any, Any]
     task: str
     seen: ArrayObservation | None = None
+    instruction: str = ""
     steps: int = 0
     over: bool = True
     lost: bool = False
@@ -59,6 +62,10 @@ class GymnasiumVecEnv:
     `success`, whenever it says so; `EnvInfo.has_success` holds where all tasks said so in an episode of random actions
     as they were opened. `EnvInfo.repeatable` holds where episodes of one seed were the same then.
 
+    Images may stand anywhere in a Dict of Dicts, the robot's own numbers beside them under `agent_pos`, `state` or
+    `observation.state`, as LeRobot's environments have them; all other numbers are the state. The instruction is
+    `info["task"]` or `info["instruction"]` of the reset, or the environment's `task_description` or `task`.
+
     An episode fails, as a simulator that breaks, where the environment raises, where what it shows is not of the form
     that it declares or not finite, or where its success is neither 0 nor 1. Why is said once, as a warning of the
     logger `embodied_rl.gymnasium`.
@@ -66,6 +73,7 @@ class GymnasiumVecEnv:
     Args:
         ids: as `gymnasium.make` takes them, also MODULE:ID; their spaces must be equal.
         num_envs: episodes that run at the same time.
+        read: which images and numbers are read, and what the environment does not say.
 
     Raises:
         UserError: There is no such id, something that it needs is not installed, or its spaces are not supported.
@@ -75,8 +83,8 @@ class GymnasiumVecEnv:
         >>> env.reset([0], [EpisodeSpec(0, "gymnasium/Pendulum-v1", init_state=3, seed=1)])
     """
 
-    def __init__(self, ids: str | Sequence[str], num_envs: int) -> None:
-        ids = as_names(ids)
+    def __init__(self, ids: str | Sequence[str], num_envs: int, read: ReadOptions | None = None) -> None:
+        ids, self._read = as_names(ids), read or ReadOptions()
         if not ids or num_envs < 1:
             raise UserError("an environment needs at least one task and one env")
         self.num_envs = num_envs
@@ -84,10 +92,10 @@ class GymnasiumVecEnv:
         self._horizons = {task: _horizon(name) for task, name in self._ids.items()}
         opened = [make(name) for name in ids]
         try:
-            self._space, actions = _shared_spaces(ids, opened)
+            space, actions = _shared_spaces(ids, opened)
             self._actions: ActionMap = action_map(actions, ids[0])
-            self._layout = layout_of(self._space)
-            hz = _control_rate(opened[0])
+            self._layout = layout_of(space, self._read)
+            hz = self._read.control_hz or _control_rate(opened[0])
         finally:
             for env in opened:
                 close(env)
@@ -100,7 +108,7 @@ class GymnasiumVecEnv:
             renderer=_PICTURE,
             cameras=self._layout.cameras,
             image_shape=self._layout.image_shape,
-            proprio_dim=0,
+            proprio_dim=self._layout.proprio_dim,
             state_dim=self._layout.state_dim,
             action_dim=self._actions.dim,
             action_low=(-1.0,) * self._actions.dim,
@@ -109,6 +117,8 @@ class GymnasiumVecEnv:
             max_episode_steps=max(self._horizons.values()),
             has_success=all(found.has_success for found in probed),
             repeatable=all(found.repeatable for found in probed),
+            instructed=bool(self._read.instruction) or all(found.instruction for found in probed),
+            reads=tuple(self._layout.describe()),
         )
         self._worlds: list[_World | None] = [None] * num_envs
 
@@ -120,7 +130,8 @@ class GymnasiumVecEnv:
             world = self._world(env_id, spec.task)
             world.seen, world.steps, world.over = None, 0, False
             try:
-                world.seen = begin(world.env, self._space, spec.init_state, spec.seed)
+                begun = begin(world.env, self._layout, spec.init_state, spec.seed)
+                world.seen, world.instruction = begun.seen, begun.instruction
             except UserError:
                 raise
             except Exception as error:  # noqa: BLE001 - an env raises what it likes
@@ -141,21 +152,24 @@ class GymnasiumVecEnv:
         return out
 
     def observe(self, env_ids: Sequence[int], out: Observation) -> Sequence[int] | None:
-        """As `VecEnv.observe`. The instruction is the env's id."""
+        """As `VecEnv.observe`. The instruction is the env's id where neither the env nor its user says another."""
         broken: list[int] = []
         for row, env_id in enumerate(env_ids):
             world = self._held(env_id)
-            out.instruction[row] = self._ids[world.task]
+            out.instruction[row] = self._read.instruction or world.instruction or self._ids[world.task]
             if world.seen is None:
                 broken.append(row)
                 continue
             out.images[row] = torch.from_numpy(world.seen.images).reshape(out.images[row].shape)
+            out.proprio[row] = torch.from_numpy(world.seen.proprio)
             if out.state is not None:
                 out.state[row] = torch.from_numpy(world.seen.state)
         return broken or None
 
     def frame(self, env_id: int, camera: str, size: int) -> Array:
-        """What the environment draws as `rgb_array`, scaled and with black bars to a square; `camera` is not read.
+        """The image of that name that was last seen; of `camera` '' what the environment draws as `rgb_array`.
+
+        Either is scaled, with black bars, to a square.
 
         Raises:
             NotImplementedError: It draws nothing, or something that drawing needs is not installed.
@@ -163,6 +177,10 @@ class GymnasiumVecEnv:
         """
         world = self._held(env_id)
         name = self._ids[world.task]
+        if camera in self._layout.cameras:
+            if world.seen is None:
+                raise SimulatorFailed(f"{name} broke before it showed anything.")
+            return _squared(world.seen.images[self._layout.cameras.index(camera)], size)
         if world.env.render_mode != _PICTURE:
             raise NotImplementedError(f"{name} draws no pictures.")
         try:
@@ -212,7 +230,7 @@ class GymnasiumVecEnv:
             try:
                 if world.seen is None:
                     raise SimulatorFailed("its reset broke")
-                taken = advance(world.env, self._space, self._actions.convert(action))
+                taken = advance(world.env, self._layout, self._actions.convert(action))
             except UserError:
                 raise
             except Exception as error:  # noqa: BLE001 - an env raises what it likes
@@ -233,7 +251,7 @@ class GymnasiumVecEnv:
     def _probe(self, task: str) -> Probed:
         name = self._ids[task]
         try:
-            return probe(lambda: make(name), self._space, self._actions, self._horizons[task])
+            return probe(lambda: make(name), self._layout, self._actions, self._horizons[task])
         except UserError as error:
             raise UserError(f"{name}: {error}") from error
 
@@ -267,15 +285,20 @@ def make(name: str) -> gymnasium.Env[Any, Any]:
 def spec_of(name: str) -> EnvSpec:
     """What gymnasium knows of an id, as `gymnasium.make` takes it.
 
+    Of NAMESPACE/ID, the package NAMESPACE is imported where gymnasium does not know it yet: it makes its ids known.
+
     Raises:
         UserError: There is no such id.
     """
     module, colon, plain = name.rpartition(":")
     if colon and (not module or module.startswith(".")):
         raise UserError(f"gymnasium has no {name!r}: write ID, or MODULE:ID with the full name of a module.")
+    namespace = plain.partition("/")[0]
     try:
         if colon:
             import_module(module)
+        elif "/" in plain and plain not in gymnasium.registry and namespace.isidentifier() and find_spec(namespace):
+            import_module(namespace)
         return gymnasium.spec(plain)
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         raise UserError(f"gymnasium has no {name!r}: {one_line(error)}") from error

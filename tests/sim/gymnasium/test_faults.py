@@ -219,7 +219,7 @@ def test_a_generator_that_each_env_draws_once_is_noticed_as_well() -> None:
             assert not env.info.repeatable
 
 
-FLOATS = spaces.Box(0.0, 1.0, (32, 24, 3), np.float32)
+WIDE = spaces.Box(-1.0, 1.0, (32, 24, 3), np.float32)
 FIRST = spaces.Box(0, 255, (3, 32, 24), np.uint8)
 PIXELS = spaces.Box(0, 255, (32, 24, 3), np.uint8)
 NUMBERS = spaces.Box(-1.0, 1.0, (4,), np.float32)
@@ -228,20 +228,21 @@ NUMBERS = spaces.Box(-1.0, 1.0, (4,), np.float32)
 @pytest.mark.parametrize(
     ("space", "words"),
     [
-        (FLOATS, r"^observation looks like a picture \(float32 \[32, 24, 3\]\)"),
-        (FIRST, r"^observation looks like a picture \(uint8 \[3, 32, 24\]\)"),
-        (spaces.Box(0, 255, (84, 84), np.uint8), "looks like a picture"),
-        (spaces.Box(0, 255, (84, 84, 1), np.uint8), "looks like a picture"),
-        (spaces.Box(0, 255, (84, 84, 12), np.uint8), "looks like a picture"),
-        (spaces.Box(0, 255, (4, 84, 84, 3), np.uint8), "looks like a picture"),
-        (spaces.Box(0, 255, (84 * 84 * 3,), np.uint8), "looks like a picture"),
-        (spaces.Box(0, 255, (84, 84, 3), np.float64), "looks like a picture"),
-        (spaces.Box(0, 1, (84, 84), np.float32), "looks like a picture"),
-        (spaces.Box(-np.inf, np.inf, (84, 84, 3), np.float32), "looks like a picture"),
-        (spaces.Box(-3, 3, (3, 64, 64), np.float32), "looks like a picture"),
-        (spaces.Dict({"agent": NUMBERS, "front": FLOATS}), r"^observation\['front'\] looks like a picture"),
-        (spaces.Dict({"pixels": spaces.Dict({"front": PIXELS})}), r"^observation\['pixels'\]\['front'\] looks like"),
-        (spaces.Tuple((NUMBERS, PIXELS)), r"^observation\[1\] looks like a picture"),
+        (WIDE, r"^observation looks like an image \(float32 \[32, 24, 3\]\)"),
+        (spaces.Dict({"depth": spaces.Box(0, 9, (32, 24), np.float32), "agent": NUMBERS}), r"\['depth'\] looks like"),
+        (spaces.Box(0, 255, (84, 84), np.uint8), "looks like an image"),
+        (spaces.Box(0, 255, (84, 84, 1), np.uint8), "looks like an image"),
+        (spaces.Box(0, 255, (84, 84, 12), np.uint8), "looks like an image"),
+        (spaces.Box(0, 255, (4, 84, 84, 3), np.uint8), "looks like an image"),
+        (spaces.Box(0, 255, (84 * 84 * 3,), np.uint8), "looks like an image"),
+        (spaces.Box(0, 255, (84, 84, 3), np.float64), "looks like an image"),
+        (spaces.Box(0, 1, (84, 84), np.float32), "looks like an image"),
+        (spaces.Box(-np.inf, np.inf, (84, 84, 3), np.float32), "looks like an image"),
+        (spaces.Box(-3, 3, (3, 64, 64), np.float32), "looks like an image"),
+        (spaces.Dict({"agent": NUMBERS, "front": WIDE}), r"^observation\['front'\] looks like an image"),
+        (spaces.Dict({"pixels": spaces.Dict({"front": WIDE})}), r"^observation\['pixels'\]\['front'\] looks like"),
+        (spaces.Tuple((NUMBERS, PIXELS)), r"^observation\[1\] looks like an image"),
+        (spaces.Dict({"a": PIXELS, "b": spaces.Box(0, 255, (8, 8, 3), np.uint8)}), "several sizes .a 32x24, b 8x8"),
         (spaces.Dict({"task": spaces.Text(20), "agent": NUMBERS}), r"^observation\['task'\] is Text"),
         (spaces.Text(20), "^observation is Text"),
         (spaces.Dict({"seen": spaces.Sequence(NUMBERS)}), r"^observation\['seen'\] is Sequence"),

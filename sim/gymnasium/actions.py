@@ -1,0 +1,53 @@
+"""Actions in [-1, 1] as those that a gymnasium env takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from embodied_rl.errors import UserError
+from embodied_rl.types import Array
+
+
+@dataclass(frozen=True, slots=True)
+class ActionMap:
+    """Actions in [-1, 1] as those of an env. dim: A; convert: float32 [A] in [-1, 1] to what `env.step` takes."""
+
+    dim: int
+    convert: Callable[[Array], Any]
+
+
+def action_map(space: spaces.Space[Any], name: str) -> ActionMap:
+    """How actions in [-1, 1] become those of `space`, of the environment `name`.
+
+    A bounded component is stretched to its bounds, one without bounds stays as it is. A discrete action is the index
+    of the largest of its scores.
+
+    Raises:
+        UserError: It is neither Discrete nor a Box of real numbers, or has components with one bound only.
+    """
+    if isinstance(space, spaces.Discrete):
+        first = int(space.start)
+        return ActionMap(int(space.n), lambda action: first + int(action.argmax()))
+    if not isinstance(space, spaces.Box):
+        raise UserError(f"{name}: actions of {type(space).__name__} are not supported, only Box and Discrete.")
+    if not np.issubdtype(space.dtype, np.floating):
+        raise UserError(f"{name}: a Box of {space.dtype} is not supported for actions: wrap it as floats.")
+    one_sided = (space.bounded_below != space.bounded_above).flatten()
+    if one_sided.any():
+        index = int(one_sided.argmax())
+        low, high = space.low.flat[index], space.high.flat[index]
+        raise UserError(f"{name}: action {index} has one bound only ({low:g} to {high:g}): wrap it to have two.")
+    bounded = space.bounded_below & space.bounded_above
+    low, high = (np.where(bounded, bound, end) for bound, end in ((space.low, -1.0), (space.high, 1.0)))
+    middle, reach, shape, dtype = (high + low) / 2, (high - low) / 2, space.shape, space.dtype
+
+    def stretch(action: Array) -> Array:
+        # Rounding must not leave the box.
+        return np.clip(middle + reach * action.reshape(shape), low, high).astype(dtype)
+
+    return ActionMap(int(np.prod(shape)), stretch)
