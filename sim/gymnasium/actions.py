@@ -1,4 +1,4 @@
-"""Actions in [-1, 1] as those that a gymnasium env takes."""
+"""A policy's actions as those that a gymnasium env takes."""
 
 from __future__ import annotations
 
@@ -15,24 +15,31 @@ from embodied_rl.types import Array
 
 @dataclass(frozen=True, slots=True)
 class ActionMap:
-    """Actions in [-1, 1] as those of an env. dim: A; convert: float32 [A] in [-1, 1] to what `env.step` takes."""
+    """How a policy's actions become those of an env.
+
+    dim: A. low, high: bounds of the policy's, A each. convert: float32 [A] within them to what `env.step` takes.
+    """
 
     dim: int
+    low: tuple[float, ...]
+    high: tuple[float, ...]
     convert: Callable[[Array], Any]
 
 
-def action_map(space: spaces.Space[Any], name: str) -> ActionMap:
-    """How actions in [-1, 1] become those of `space`, of the environment `name`.
+def action_map(space: spaces.Space[Any], name: str, *, own_units: bool = False) -> ActionMap:
+    """How actions become those of `space`, of the environment `name`.
 
-    A bounded component is stretched to its bounds, one without bounds stays as it is. A discrete action is the index
-    of the largest of its scores.
+    Actions are in [-1, 1]: a bounded component is stretched to its bounds, one without bounds stays as it is. With
+    `own_units` they are as the environment takes them, which demonstrations are too. A discrete action is the index of
+    the largest of its scores.
 
     Raises:
         UserError: It is neither Discrete nor a Box of real numbers, or has components with one bound only.
     """
     if isinstance(space, spaces.Discrete):
         first = int(space.start)
-        return ActionMap(int(space.n), lambda action: first + int(action.argmax()))
+        ones = (1.0,) * int(space.n)
+        return ActionMap(len(ones), tuple(-one for one in ones), ones, lambda action: first + int(action.argmax()))
     if not isinstance(space, spaces.Box):
         raise UserError(f"{name}: actions of {type(space).__name__} are not supported, only Box and Discrete.")
     if not np.issubdtype(space.dtype, np.floating):
@@ -44,10 +51,14 @@ def action_map(space: spaces.Space[Any], name: str) -> ActionMap:
         raise UserError(f"{name}: action {index} has one bound only ({low:g} to {high:g}): wrap it to have two.")
     bounded = space.bounded_below & space.bounded_above
     low, high = (np.where(bounded, bound, end) for bound, end in ((space.low, -1.0), (space.high, 1.0)))
-    middle, reach, shape, dtype = (high + low) / 2, (high - low) / 2, space.shape, space.dtype
+    shape, dtype, dim = space.shape, space.dtype, int(np.prod(space.shape))
+    if own_units:
+        ends = (tuple(map(float, bound.ravel())) for bound in (low, high))
+        return ActionMap(dim, *ends, lambda action: np.clip(action.reshape(shape), low, high).astype(dtype))
+    middle, reach = (high + low) / 2, (high - low) / 2
 
     def stretch(action: Array) -> Array:
         # Rounding must not leave the box.
         return np.clip(middle + reach * action.reshape(shape), low, high).astype(dtype)
 
-    return ActionMap(int(np.prod(shape)), stretch)
+    return ActionMap(dim, (-1.0,) * dim, (1.0,) * dim, stretch)

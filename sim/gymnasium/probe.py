@@ -167,7 +167,7 @@ def _run(
         begun = begin(env, layout, state, state)
         shown.append((*_bytes(begun.seen), begun.instruction))
         for _ in range(steps):
-            taken = advance(env, layout, actions.convert(draws.uniform(-1, 1, actions.dim).astype(np.float32)))
+            taken = advance(env, layout, actions.convert(draws.uniform(actions.low, actions.high).astype(np.float32)))
             shown.append((*_bytes(taken.seen), taken.reward, taken.terminated, taken.truncated, taken.success))
             flag = taken.success if taken.success is not None else flag
             if taken.terminated or taken.truncated:

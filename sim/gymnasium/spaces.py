@@ -30,19 +30,21 @@ _NO_COLOURS = ("depth", "seg", "mask")
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a user says of an env's observations, where it is not to be found out.
+    """How an env is read, where that is not to be found out.
 
     Args:
         cameras: images to read, in this order, by their short or whole name; none: all.
         proprio: what the robot feels, one or more parts, joined; none: one that has the usual name.
         instruction: of every episode, in place of what the env says.
         control_hz: control steps a second, in place of what the env says.
+        own_units: actions are as the env takes them, and not in [-1, 1].
     """
 
     cameras: tuple[str, ...] = ()
     proprio: tuple[str, ...] = ()
     instruction: str | None = None
     control_hz: float | None = None
+    own_units: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ class GymnasiumVecEnv:
         opened = [make(name) for name in ids]
         try:
             space, actions = _shared_spaces(ids, opened)
-            self._actions: ActionMap = action_map(actions, ids[0])
+            self._actions: ActionMap = action_map(actions, ids[0], own_units=self._read.own_units)
             self._layout = layout_of(space, self._read)
             hz = self._read.control_hz or _control_rate(opened[0])
         finally:
@@ -111,8 +111,8 @@ class GymnasiumVecEnv:
             proprio_dim=self._layout.proprio_dim,
             state_dim=self._layout.state_dim,
             action_dim=self._actions.dim,
-            action_low=(-1.0,) * self._actions.dim,
-            action_high=(1.0,) * self._actions.dim,
+            action_low=self._actions.low,
+            action_high=self._actions.high,
             control_hz=hz,
             max_episode_steps=max(self._horizons.values()),
             has_success=all(found.has_success for found in probed),

@@ -11,10 +11,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 from embodied_rl.errors import UserError
 from embodied_rl.policies.preprocessing.resize import bilinear_pillow, bilinear_pillow_padded
+from embodied_rl.sim.gymnasium.actions import action_map
 from embodied_rl.sim.gymnasium.spaces import ReadOptions, layout_of
 from embodied_rl.sim.gymnasium.vec_env import GymnasiumVecEnv
 from embodied_rl.sim.wrappers.fitted_images import FittedImages
@@ -69,6 +71,22 @@ def test_an_id_in_the_form_of_lerobot_is_read_whole() -> None:
         env.observe([0], obs)
         assert obs.instruction == ["Move both hands to the marks"]
         assert np.array_equal(env.frame(0, "top", 96), obs.images[0, 0].numpy())
+
+
+def test_actions_may_be_in_the_environments_own_units() -> None:
+    with closing(GymnasiumVecEnv([ARMS], 1, ReadOptions(own_units=True))) as env:
+        assert env.info.action_high == pytest.approx((*[3.14] * 6, 1.0) * 2)
+        assert env.info.action_low == pytest.approx((*[-3.14] * 6, 0.0) * 2)
+        env.reset([0], [EpisodeSpec(0, f"gymnasium/{ARMS}", 3, 1)])
+        target = torch.full((1, 1, 14), 0.25)
+        env.step([0], target)
+        obs = env.new_observation(1)
+        env.observe([0], obs)
+        assert torch.equal(obs.proprio, target[:, 0])
+    box = spaces.Box(np.array([0, -np.inf], np.float32), np.array([4, np.inf], np.float32))
+    own = action_map(box, "Mine-v0", own_units=True)
+    assert (own.low, own.high) == ((0, -1), (4, 1))
+    assert own.convert(np.array([5, 0.5], np.float32)).tolist() == [4, 0.5]
 
 
 def sample(space: spaces.Space[Any]) -> Any:
