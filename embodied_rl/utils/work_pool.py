@@ -38,8 +38,8 @@ class WorkPool(Generic[ItemT]):
     """`count` processes for `work`, which must be importable by name.
 
     Example:
-        with WorkPool(2, evaluate_cell) as pool:
-            pool.run(cells, on_message, stop)
+        with WorkPool(2, run_job) as pool:
+            pool.run(jobs, on_message, stop)
     """
 
     def __init__(self, count: int, work: Work[ItemT]) -> None:
