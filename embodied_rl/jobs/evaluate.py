@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
 
 from embodied_rl.evaluation.benchmark import BenchmarkReport, summarise
 from embodied_rl.evaluation.results_log import EpisodeResultsLog
 from embodied_rl.factory.info import machine_info, simulator_info, versions
 from embodied_rl.factory.suite_env import SuiteEnv
-from embodied_rl.jobs.describe import (
-    eval_head,
-    eval_words,
-    evaluated_words,
-    machine_words,
-    overlap_words,
-    policy_words,
-    weights_words,
-)
+from embodied_rl.jobs.describe import eval_head
+from embodied_rl.jobs.eval_report import result_table, write_report
 from embodied_rl.jobs.eval_request import BenchmarkCommand
 from embodied_rl.jobs.evaluation_setup import (
     Evaluated,
@@ -36,13 +25,10 @@ from embodied_rl.jobs.evaluation_setup import (
     prepare,
     run_episodes,
 )
-from embodied_rl.jobs.videos import made_videos, missing_videos, record_failure
-from embodied_rl.telemetry.eval_report import EvalPage, rows_of, write_eval_page
+from embodied_rl.jobs.videos import missing_videos, record_failure
 from embodied_rl.telemetry.info import EvalInfo
 from embodied_rl.telemetry.progress import RunProgress
-from embodied_rl.telemetry.tables import cells, short_labels, success_table, what_counts
 from embodied_rl.utils.console import LastingConsole
-from embodied_rl.utils.output import replace_text
 from embodied_rl.utils.signals import Interrupted, StopRequest
 from embodied_rl.utils.words import counted, sentence, time_spent
 from embodied_rl.vec_env import EnvInfo
@@ -76,8 +62,8 @@ def run(
         _run_episodes(plan, env, ready.policy, ledger, console)
         took = _took(time.perf_counter() - began, len(ledger.finished) - earlier, earlier)
         report = summarise(ledger.finished, ready.seen.seen, has_success=env.info.has_success)
-        write_page = _write(folder, info, ready, plan, report, took)
-        console.print(_table(report, plan.premises))
+        write_page = write_report(folder, info, ready, plan, report, took)
+        console.print(result_table(report, plan.premises))
         if keep:
             console.say(f"report: {folder / 'report.html'}")
         if env.info.has_success:
@@ -180,73 +166,3 @@ def _eval_info(plan: EvaluationPlan, ready: Evaluated, info: EnvInfo, words: str
         machine=machine_info(ready.device),
         versions=versions(),
     )
-
-
-def _facts(info: EvalInfo, took: str) -> dict[str, str]:
-    """What a reader of the page wants to know first."""
-    return {
-        "policy": policy_words(info.policy),
-        "weights": weights_words(info.policy),
-        "tasks and states": evaluated_words(info),
-        "overlap with training": overlap_words(info),
-        "protocol": info.protocol["name"],
-        "deviations": "; ".join(info.deviations),
-        "machine": machine_words(info.machine),
-        "took": took,
-    }
-
-
-def _write(
-    folder: Path, info: EvalInfo, ready: Evaluated, plan: EvaluationPlan, report: BenchmarkReport, took: str
-) -> Callable[[], None]:
-    """report.json and report.html in the folder, and the figures where --json says.
-
-    Returns:
-        What writes report.html anew, with the films of failures that are made by then.
-    """
-    command, marks = plan.command, ready.marks
-    figures = dataclasses.asdict(info) | {"fingerprint": marks, "failed_premises": plan.premises, **report.to_json()}
-    text = json.dumps(figures, indent=1)
-    replace_text(folder / "report.json", text)
-    if command.json:
-        command.json.write_text(text, encoding="utf-8")
-    further = {
-        "Protocol": info.protocol,
-        "Fingerprint": {k: v for k, v in marks.items() if k != "bundles"} | marks.get("bundles", {}),
-    }
-    page = EvalPage(
-        title=f"{command.checkpoint} on {plan.suite}" + (", perturbed" if command.perturb else ""),
-        facts=_facts(info, took),
-        run_info=eval_words(info),
-        report=report,
-        further=further,
-        premises=plan.premises,
-    )
-    write_page = partial(_write_page, folder, command.videos, page)
-    write_page()
-    return write_page
-
-
-def _write_page(folder: Path, videos: int, page: EvalPage) -> None:
-    made = made_videos(page.report, folder, videos)
-    write_eval_page(folder / "report.html", dataclasses.replace(page, videos=made))
-
-
-def _table(report: BenchmarkReport, premises: Mapping[str, Mapping[int, Sequence[str]]]) -> Table:
-    tasks = list(report.tasks)
-    names = dict(zip(tasks, short_labels(tasks), strict=True))
-    measured, failing = report.overall.at_end is not None, any(premises.values())
-    heads = (
-        "task",
-        "success once" if measured else what_counts(report.overall.once),
-        *(["success at end"] if measured else []),
-        "steps",
-        *(["premise fails in"] if failing else []),
-    )
-    rows = []
-    for label, tally in rows_of(report):
-        values = [cells(tally.once), *([cells(tally.at_end)] if measured else []), (f"{tally.once.mean_steps:.0f}", "")]
-        if failing:
-            values.append((counted(count, "state") if (count := len(premises.get(label, ()))) else "", ""))
-        rows.append((names.get(label, label), values))
-    return success_table(heads, rows)

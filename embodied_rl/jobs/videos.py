@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from embodied_rl.config.train import TrainConfig
@@ -15,7 +16,6 @@ from embodied_rl.evaluation.record import record_episode
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.rollout.retries import EVALUATION_ATTEMPTS
 from embodied_rl.rollout.sampler import evaluation_specs
-from embodied_rl.telemetry.eval_report import FailureVideo
 from embodied_rl.telemetry.observer import read_evaluation
 from embodied_rl.telemetry.video import VideoWriter, caption_rows, captioned
 from embodied_rl.types import Array, EpisodeResult, EpisodeSpec
@@ -139,6 +139,17 @@ def missing_videos(report: BenchmarkReport, folder: Path, count: int) -> list[Ep
     index = failure_index(folder)
     paths = [(spec, failure_path(folder, spec)) for spec in failures(report)[:count]]
     return [spec for spec, path in paths if path.name not in index or not path.is_file()]
+
+
+@dataclass(frozen=True, slots=True)
+class FailureVideo:
+    """A recording of an episode that failed. succeeded: this second run of it did not fail, so the policy or the
+    simulator does not repeat itself here."""
+
+    task: str
+    init_state: int
+    video: bytes
+    succeeded: bool
 
 
 def made_videos(report: BenchmarkReport, folder: Path, count: int) -> list[FailureVideo]:
