@@ -38,7 +38,7 @@ def gae(
     return advantage, advantage + value
 
 
-def group_relative(score: Tensor, group: Tensor, eps: float) -> Tensor:
+def group_relative(score: Tensor, group: Tensor, eps: float = 1e-6) -> Tensor:
     """GRPO's advantage of each episode (Shao et al. 2024, section 4.1): (score - mean) / (std + eps) within its group.
 
     score: float32 [E], summed reward; group: int64 [E]. std is the sample standard deviation (n - 1). A group of equal

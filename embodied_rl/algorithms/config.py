@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from embodied_rl.errors import UserError
+from embodied_rl.utils.options import Expert
 
 RatioLevel = Literal["token", "action", "chunk"]
 LossNorm = Literal["token", "trajectory"]
@@ -19,22 +20,20 @@ class GRPOConfig:
     """Episodes that share task and initial state; must divide the episodes of an iteration."""
     success_rate_range: tuple[float, float] | None = (0.1, 0.9)
     """Dynamic sampling: groups with a success rate outside this closed range are replaced; None keeps every group."""
-    max_oversampling: float = 3.0
+    max_oversampling: Expert[float] = 3.0
     """Dynamic sampling stops after this many times the groups of an iteration, and trains on what it has."""
     clip_low: float = 0.2
     """The probability ratio is clipped below 1 - clip_low."""
     clip_high: float = 0.28
     """The probability ratio is clipped above 1 + clip_high."""
-    ratio_level: RatioLevel = "token"
+    ratio_level: Expert[RatioLevel] = "token"
     """One ratio for every token, for every action (its tokens together) or for the whole chunk."""
-    loss_norm: LossNorm = "trajectory"
+    loss_norm: Expert[LossNorm] = "trajectory"
     """Weight every trajectory equally, or every token (ratio) of the batch equally."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
     epochs: int = 1
     """Passes over the batch in one update."""
-    advantage_eps: float = 1e-6
-    """Added to the standard deviation of a group's scores."""
 
     def __post_init__(self) -> None:
         _require(self.group_size >= 2, f"algorithm.group_size must be at least 2, got {self.group_size}")
@@ -62,28 +61,28 @@ class PPOConfig:
     """Discount of a decision."""
     gae_lambda: float = 0.95
     """Bias-variance trade-off of generalised advantage estimation."""
-    bootstrap_truncated: bool = True
+    bootstrap_truncated: Expert[bool] = True
     """At the horizon, count on the value of the last observation; off: running out of time is a failure worth 0."""
     clip_low: float = 0.2
     """The probability ratio is clipped below 1 - clip_low."""
     clip_high: float = 0.2
     """The probability ratio is clipped above 1 + clip_high."""
-    ratio_level: RatioLevel = "token"
+    ratio_level: Expert[RatioLevel] = "token"
     """One ratio for every token, for every action (its tokens together) or for the whole chunk."""
-    value_coef: float = 0.5
+    value_coef: Expert[float] = 0.5
     """Weight of the value loss."""
-    value_clip: float | None = 0.2
+    value_clip: Expert[float | None] = 0.2
     """The value may move by this much from the rollout's value before its loss stops improving; where the root mean
     square of the returns is above 1, by this share of it. None does not clip."""
-    normalize_value_loss: bool = False
+    normalize_value_loss: Expert[bool] = False
     """Divide the value loss by the variance of the batch's returns: its weight is the same whatever rewards are in."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
     epochs: int = 2
     """Passes over the batch in one update."""
-    normalize_advantage: bool = True
+    normalize_advantage: Expert[bool] = True
     """Bring the advantages of a batch to mean 0 and standard deviation 1."""
-    critic_warmup_iterations: int = 0
+    critic_warmup_iterations: Expert[int] = 0
     """First iterations in which only the value head learns."""
 
     def __post_init__(self) -> None:

@@ -53,7 +53,7 @@ class GRPO:
         """Give each row the group-relative advantage of its episode's summed reward."""
         score = torch.tensor([episode.reward for episode in batch.episodes])
         group = torch.tensor([episode.spec.group for episode in batch.episodes])
-        advantage = group_relative(score, group, self.config.advantage_eps)
+        advantage = group_relative(score, group)
         batch.advantage = advantage[batch.episode]
         valid = unit_mask(batch.mask, self.ratio_level, terms_per_step)
         weight = unit_weights(valid, batch.episode, self.config.loss_norm)

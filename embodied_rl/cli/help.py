@@ -20,29 +20,13 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-EXPERT = frozenset(
-    f"{part}.{name}" if part else name
-    for part, names in {
-        "": "trace num-threads train-states perturb perturb-level perturb-share",
-        "env": "processes num-threads render-quality randomize-color randomize-light randomize-camera "
-        "randomize-friction randomize-mass deterministic reward reward-gamma step-reward control",
-        "policy": "unnorm-key center-crop noise-range noise-level normalisation preset statistics tokenizer variant "
-        "head keep-stop num-cameras use-proprio film chunk-len horizon extra-delta-transform initial-std "
-        "critic-input detach-critic-input prefix-cache-gib",
-        "algorithm": "advantage-eps bootstrap-truncated critic-warmup-iterations loss-norm max-oversampling "
-        "normalize-advantage normalize-value-loss ratio-level value-clip value-coef",
-        "rollout": "sampler uniform-share",
-        "learner": "average-updates betas lr-decay-updates lr-warmup-updates ratio-tolerance recompute-old-log-probs "
-        "row-share weight-decay",
-        "reward": "model weight alone goal-prompt baseline-prompt projection digest",
-        "guard": "action max-kl min-ess min-entropy max-success-drop max-rollbacks",
-        "scheduler": "cpus-per-worker deadline-s max-batch-delay-ms max-lookahead act-device",
-    }.items()
-    for name in names.split()
-)
-"""Options that `--help` leaves out. They are accepted as all others are."""
-SHOWN_BY = {"BenchmarkCommand": frozenset({"env.render-quality"})}
-"""Of those, what the help of a command shows all the same, by the name of its dataclass."""
+from embodied_rl.utils.options import EXPERT
+
+SHOWN_BY = {
+    "BenchmarkCommand": ("env.render-quality",),
+    "CardRewardCommand": ("goal-prompt", "baseline-prompt", "projection"),
+}
+"""Expert options that the help of a command shows all the same, by the name of its dataclass."""
 
 EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "train": (
@@ -128,6 +112,7 @@ class Option:
     text: str
     default: str
     positional: bool = False
+    expert: bool = False
 
     @property
     def flag(self) -> str:
@@ -165,9 +150,9 @@ def help_text(source: Any, command: str, *, usage: str = "", everything: bool = 
     width = max(60, min(shutil.get_terminal_size().columns, _MAX_WIDTH))
     cls = source if isinstance(source, type) else type(source)
     lines = [usage.rstrip() or f"usage: embodied-rl {command} [options]\n\n{_filled(inspect.getdoc(cls) or '', width)}"]
-    hidden, expert = 0, EXPERT - SHOWN_BY.get(cls.__name__, frozenset())
+    hidden, always = 0, SHOWN_BY.get(cls.__name__, ())
     for title, text, rows in options(source):
-        shown = [row for row in rows if everything or row.name not in expert]
+        shown = [row for row in rows if everything or not row.expert or row.name in always]
         hidden += len(rows) - len(shown)
         if shown:
             lines.append("\n" + textwrap.fill(f"{title.rstrip('.')}:{' ' if text else ''}{text}", width))
@@ -202,12 +187,16 @@ def _option(source: Any, cls: type, item: dataclasses.Field[Any], prefix: str) -
     import tyro
 
     hint = _hints(cls)[item.name]
-    positional = typing.get_origin(hint) is Annotated and tyro.conf.Positional in hint.__metadata__
+    marks = hint.__metadata__ if typing.get_origin(hint) is Annotated else ()
     value = _value(source, item)
-    required = value is dataclasses.MISSING
-    default = "required" if required and not positional else "" if required or value in (None, ()) else _shown(value)
+    positional, required = tyro.conf.Positional in marks, value is dataclasses.MISSING
+    if required:
+        default = "" if positional else "required"
+    else:
+        default = "" if value in (None, ()) else _shown(value)
     text = field_texts(cls).get(item.name, "")
-    return Option((prefix + item.name).replace("_", "-"), _metavar(hint), text, default, positional)
+    name = (prefix + item.name).replace("_", "-")
+    return Option(name, _metavar(hint), text, default, positional, EXPERT in marks)
 
 
 @cache

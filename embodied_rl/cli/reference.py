@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 from collections.abc import Iterator, Sequence
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.cli import COMMANDS
-from embodied_rl.cli.help import EXAMPLES, EXPERT, Option, options
+from embodied_rl.cli.help import EXAMPLES, Option, options
 from embodied_rl.config.train import KINDS, TrainConfig, selectable
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "reference"
@@ -110,9 +111,7 @@ def _tables(cls: type) -> Iterator[str]:
 
 
 def _rows(part: str, cls: Any) -> list[Option]:
-    return [
-        Option(f"{part}.{row.name}", row.value, row.text, row.default) for _, _, rows in options(cls()) for row in rows
-    ]
+    return [dataclasses.replace(row, name=f"{part}.{row.name}") for _, _, rows in options(cls()) for row in rows]
 
 
 def _table(rows: Sequence[Option], prefix: str) -> str:
@@ -121,7 +120,7 @@ def _table(rows: Sequence[Option], prefix: str) -> str:
     lines = [head]
     for row in rows:
         default = _OF_THE_MACHINE.get(row.name, f"`{row.default}`" if row.default else "")
-        key = f"`{row.name.removeprefix(prefix).replace('-', '_')}`{'*' if row.name in EXPERT else ''}"
+        key = f"`{row.name.removeprefix(prefix).replace('-', '_')}`{'*' if row.expert else ''}"
         cells = (key, row.value or "on|off", default, row.text) if prefix else (f"`{row.flag}`", default, row.text)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"

@@ -11,10 +11,9 @@ import tyro
 
 from embodied_rl.cli.help import example_lines
 from embodied_rl.cli.parse import parse, wants_help
-from embodied_rl.config.reward import RewardTrainConfig
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.factory.policies import CheckpointOptions
-from embodied_rl.rewards.config import PromptConfig
+from embodied_rl.rewards.config import PromptConfig, RewardTrainConfig
 from embodied_rl.utils.output import try_output
 
 ACTIONS = ("train", "card")

@@ -13,19 +13,10 @@ from embodied_rl import configs as recipes
 from embodied_rl.algorithms.config import GRPOConfig
 from embodied_rl.cli.parse import flag_words, flags, parse, wants_help, with_tasks
 from embodied_rl.cli.suites import refuse_moved, with_suite
+from embodied_rl.config.earlier import as_written_today
 from embodied_rl.config.policies import OpenVLAConfig
 from embodied_rl.config.suites import STATE_SUITES, SUITES
-from embodied_rl.config.train import (
-    KINDS,
-    SUITE,
-    TrainConfig,
-    as_written_today,
-    belongs_to,
-    from_dict,
-    kind_of,
-    read_yaml,
-    selectable,
-)
+from embodied_rl.config.train import KINDS, SUITE, TrainConfig, belongs_to, from_dict, kind_of, read_yaml, selectable
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.factory.made_for import is_published_format, suite_of
 from embodied_rl.factory.tasks import LIBERO_SUITES, libero_bundles

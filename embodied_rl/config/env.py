@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from embodied_rl.errors import UserError
+from embodied_rl.utils.options import Expert
 
 AUTO = "auto"
 
@@ -45,7 +46,7 @@ class _AnyEnvConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class _WatchedEnvConfig(_AnyEnvConfig):
-    processes: int | None = None
+    processes: Expert[int | None] = None
     """Watched processes that hold the envs: one that crashes, hangs or leaks memory is replaced, and its episodes
     run again (None: the envs are in this process, and a crash of the simulator ends the run). Env groups of a pipelined
     scheduler whose envs share a process wait for each other: take at least as many."""
@@ -66,14 +67,14 @@ class _DrawnEnvConfig(_AnyEnvConfig):
     renderer: Literal["auto", "egl", "osmesa", "raycast", "raster", "warp"] = "auto"
     """What draws the images; auto takes the first that works and says which. warp: all worlds ray traced in one batch
     on the policy's device, where they stay; auto takes it with the simulator warp."""
-    render_quality: RenderQuality = "auto"
+    render_quality: Expert[RenderQuality] = "auto"
     """exact: with shadows, reflections and antialiasing, pixel for pixel LIBERO's; fast: close to it, ten times
     cheaper on a CPU. auto: exact on LIBERO's suites, fast on the built-in ones."""
-    randomize_color: float = 0.0
+    randomize_color: Expert[float] = 0.0
     """Renderer warp: multiply colours by factors in 1 +- this, drawn for each episode (GRPO: group); 0: the tasks'."""
-    randomize_light: float = 0.0
+    randomize_light: Expert[float] = 0.0
     """Renderer warp: likewise the brightness of lights."""
-    randomize_camera: float = 0.0
+    randomize_camera: Expert[float] = 0.0
     """Renderer warp: move each camera by up to so many metres along each axis."""
 
     def __post_init__(self) -> None:
@@ -108,14 +109,14 @@ class MujocoConfig(_DrawnEnvConfig, _WatchedEnvConfig):
     """Whose contacts and texture colours LIBERO's scenes have: published (mujoco-3.3, on which most published scores
     were measured), mujoco-2.3.7 (LIBERO's own), or current (this MuJoCo as it is). auto: published on LIBERO's suites,
     current on the built-in ones, which have no other."""
-    reward: Reward = "sparse"
+    reward: Expert[Reward] = "sparse"
     """sparse: an episode pays 1 for success. staged: besides, the share of the goal's facts that hold; shaped: besides,
     how near the hand and what it must move are to where they must be. Both are potentials: no optimum changes where
     PPO bootstraps episodes that run out of time (bootstrap_truncated). Else these keep what they reached: partial
     success pays."""
-    reward_gamma: float | None = None
+    reward_gamma: Expert[float | None] = None
     """Discount of a decision in a staged or shaped reward, the learner's (None: that of the algorithm, 1 for grpo)."""
-    num_threads: int | None = None
+    num_threads: Expert[int | None] = None
     """Threads that step physics and draw (None: one a CPU core)."""
 
     def __post_init__(self) -> None:
@@ -141,11 +142,11 @@ class MujocoConfig(_DrawnEnvConfig, _WatchedEnvConfig):
 class WarpConfig(_DrawnEnvConfig):
     """MuJoCo Warp: all worlds in one batch on the policy's device, float32, with contacts of its own."""
 
-    randomize_friction: float = 0.0
+    randomize_friction: Expert[float] = 0.0
     """Multiply friction by a factor in 1 +- this, drawn for each episode (GRPO: group)."""
-    randomize_mass: float = 0.0
+    randomize_mass: Expert[float] = 0.0
     """Likewise the mass of each object."""
-    deterministic: bool = False
+    deterministic: Expert[bool] = False
     """On a GPU: repeat episodes bit for bit, much slower; up to rounding with randomised friction or mass. All else
     repeats anyway."""
 
@@ -164,11 +165,11 @@ class WarpConfig(_DrawnEnvConfig):
 class EnvPoolConfig(_WatchedEnvConfig):
     """EnvPool's simulators."""
 
-    step_reward: StepReward = "auto"
+    step_reward: Expert[StepReward] = "auto"
     """What a step pays. progress: 1 for success, which ends the episode, and how much the simulator's own reward grew,
     as a potential; native: the simulator's own reward, and success does not end the episode; success: 1 for it. auto:
     progress where the task has a success, else native."""
-    reward_gamma: float | None = None
+    reward_gamma: Expert[float | None] = None
     """Discount of a decision in the step reward progress, the learner's (None: that of the algorithm, 1 for grpo)."""
 
     def __post_init__(self) -> None:
@@ -182,7 +183,7 @@ class EnvPoolConfig(_WatchedEnvConfig):
 class ManiSkillConfig(EnvPoolConfig):
     """ManiSkill's simulator."""
 
-    control: str = AUTO
+    control: Expert[str] = AUTO
     """What an action is: libero (LIBERO's scales and gripper), one of the task's own controllers, or auto: libero for
     a Panda with its gripper, else the controller that the task begins with."""
 

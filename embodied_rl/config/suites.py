@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
-from embodied_rl.config.env import AUTO, ENVS, EnvConfig
+from embodied_rl.config.env import ENVS, EnvConfig
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.utils.suites import PRO_SUITES, TABLETOP_SUITES
 from embodied_rl.utils.suites import SUITES as LIBERO_SUITES
@@ -46,22 +45,9 @@ SUITES: dict[str, Suite] = {
     )
 }
 """By name."""
+SUITE = "tabletop_spatial"
+"""Where none is named."""
 STATE_SUITES = tuple(name for name, suite in SUITES.items() if suite.observes == "state")
-
-
-_UNUSED: dict[str, tuple[Any, ...]] = {
-    "renderer": (AUTO,),
-    "render_quality": (AUTO,),
-    "era": (AUTO, "current"),
-    "reward": ("sparse",),
-    "reward_gamma": (None,),
-    "step_reward": (AUTO,),
-    "control": (AUTO,),
-    **{f"randomize_{what}": (0, 0.0) for what in ("color", "light", "camera", "friction", "mass")},
-    "deterministic": (False,),
-    "processes": (None,),
-}
-"""What files of before may say of options that their simulator has not."""
 
 
 def suite_named(name: str) -> Suite:
@@ -83,29 +69,3 @@ def check_simulator(suite: Suite, env: EnvConfig) -> None:
     if name not in suite.simulators:
         known = " or ".join(suite.simulators)
         raise UserError(f"suite '{suite.name}' runs in simulator {known}, not {name}: choose it by --env (env.name).")
-
-
-def current_env(data: Mapping[str, Any], suite: str, source: str) -> dict[str, Any]:
-    """The `env` of a file as it is written today: before, one class had the options of every simulator.
-
-    Args:
-        data: as the file has it.
-        suite: that the file is for.
-        source: the file's name, for messages.
-
-    Raises:
-        UserError: an option has a value that its simulator never had a use for.
-    """
-    if "simulator" not in data:
-        return dict(data)
-    values = dict(data)
-    asked = values.pop("simulator")
-    usual = SUITES[suite].simulators[0] if suite in SUITES else "custom"
-    name = "warp" if asked == "warp" else usual
-    known = {field.name for field in fields(ENVS[name])}
-    for key in [key for key in values if key not in known]:
-        if key == "num_threads":  # runs named the number of their machine, also where nothing used it
-            del values[key]
-        elif key in _UNUSED and values.pop(key) not in _UNUSED[key]:  # the reader knows other keys, or not
-            raise UserError(f"{source}: 'env.{key}' does not apply to simulator {name}: remove it, write name: {name}.")
-    return {"name": name, **values}

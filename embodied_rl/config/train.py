@@ -16,6 +16,7 @@ from typing import Any, Literal
 import yaml
 
 from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
+from embodied_rl.config.earlier import as_written_today, current_env
 from embodied_rl.config.env import AUTO, ENVS, CustomEnvConfig, EnvConfig, MujocoConfig, as_simulator
 from embodied_rl.config.policies import (
     FlowPolicyConfig,
@@ -27,8 +28,7 @@ from embodied_rl.config.policies import (
     SmolVLAConfig,
 )
 from embodied_rl.config.policy_checks import check_flow_policy
-from embodied_rl.config.reward_checks import check_alone
-from embodied_rl.config.suites import SUITES, check_simulator, current_env
+from embodied_rl.config.suites import SUITE, SUITES, check_simulator
 from embodied_rl.config.training_episodes import LEVEL, SHARE, check_changes, check_perturb
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.evaluation.config import EvalConfig
@@ -45,8 +45,8 @@ from embodied_rl.scheduler.config import (
     check_ranks,
 )
 from embodied_rl.utils.dataclass_io import check_keys, read_dataclass, typed
+from embodied_rl.utils.options import Expert
 
-SUITE = "tabletop_spatial"
 Perturbation = Literal["camera", "light", "texture", "object", "instruction"]
 
 
@@ -69,15 +69,15 @@ class TrainConfig:
     protocol: str = "native"
     """Whose way to run an episode: native (this project's), libero (the same after 10 settle steps), openvla,
     openvla_oft, openpi, rlinf, rlinf_pi, simplevla or lerobot."""
-    train_states: Literal["train", "heldout"] = "train"
+    train_states: Expert[Literal["train", "heldout"]] = "train"
     """Initial states to train on: train, which are never evaluated, or heldout, the evaluated ones themselves, as
     some published results do; the run and its checkpoints then say so."""
-    perturb: tuple[Perturbation, ...] = ()
+    perturb: Expert[tuple[Perturbation, ...]] = ()
     """Change training episodes as embodied-rl eval --perturb does: camera, light, texture, object, instruction. The
     held-out episodes of the run stay as they are."""
-    perturb_level: float | None = None
+    perturb_level: Expert[float | None] = None
     """Scales what --perturb draws (None: 1)."""
-    perturb_share: float | None = None
+    perturb_share: Expert[float | None] = None
     """Share of the training episodes (GRPO: of the groups) that --perturb changes (None: 0.75)."""
     iterations: int = 30
     """Policy updates."""
@@ -87,7 +87,7 @@ class TrainConfig:
     """Folder of the run; auto makes runs/SUITE-ALGORITHM-seedN-TIME."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the policy lives; auto takes a GPU if there is one."""
-    num_threads: int | None = None
+    num_threads: Expert[int | None] = None
     """CPU threads of the policy, side by side over parts of the rows when it learns and, OpenVLA and OFT, when it acts
     on 32 or more (None: one a CPU core). Under a pipelined scheduler acting and learning leave each other half."""
     track: Literal["none", "tensorboard", "wandb"] = "none"
@@ -96,7 +96,7 @@ class TrainConfig:
     """Try up to twelve schedules at the start, in short iterations on a copy of the policy, and take the fastest one's
     scheduler, env groups, envs and micro-batch, which config.yaml then holds. Rows of older policies only if
     --scheduler pipelined --scheduler.mode async is given."""
-    trace: str | None = None
+    trace: Expert[str | None] = None
     """File for a timeline of the first iterations that chrome://tracing and ui.perfetto.dev show; the report of a
     pipelined run has a chart of it in any case."""
     videos: int = 3
@@ -144,8 +144,10 @@ class TrainConfig:
                     "--rollout.sampler adaptive is for --algorithm ppo: of a group that always fails GRPO learns "
                     "nothing. Leave it out."
                 )
-        check_alone(self.reward, self.algorithm, self.rollout, self.guard, self.env)
-        check_reward(self.reward, autotune=self.autotune, has_critic=isinstance(self.algorithm, PPOConfig))
+        env_reward = self.env.reward if isinstance(self.env, MujocoConfig) else "sparse"
+        check_reward(
+            self.reward, self.algorithm, self.rollout, self.guard, env_reward=env_reward, autotune=self.autotune
+        )
         if self.autotune and not isinstance(self.policy, OwnPolicyConfig | MLPConfig) and self.policy.compile:
             raise UserError(
                 "--autotune would take the compiler's time for the policy's: run it without "
@@ -212,14 +214,6 @@ def from_dict(data: Mapping[str, Any], base: TrainConfig | None = None, source: 
         else:
             changes[key] = typed(value, hints[key], key, source)
     return dataclasses.replace(base, **changes)
-
-
-def as_written_today(data: Mapping[str, Any], suite: str = SUITE, source: str = "config") -> dict[str, Any]:
-    """`data` of an earlier version as `to_dict` writes it; suite: that it is for where it does not say."""
-    env = data.get("env")
-    if not isinstance(env, Mapping):
-        return dict(data)
-    return {**data, "env": current_env(env, str(data.get("suite", suite)), source)}
 
 
 def read_env(data: Any, suite: str, source: str) -> EnvConfig:

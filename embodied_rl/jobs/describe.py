@@ -118,7 +118,7 @@ def overlap_words(info: RunInfo | EvalInfo) -> str:
 def reward_words(config: RewardConfig) -> str:
     """What a run learns from, with a reward model."""
     model, potential = f"{config.model} ({config.digest[:12]})", f"{config.weight:g} x its progress as a potential"
-    if config.alone:
+    if config.replace_env_reward:
         return f"{model} alone: 1 where it sees the task done at the end, and {potential}"
     return f"simulator, and of {model} {potential}"
 

@@ -14,11 +14,10 @@ from rich.console import Console
 from embodied_rl.config.train import TrainConfig, from_dict, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.factory.remote import remote_worker_factory
-from embodied_rl.jobs.reward_model import pin_reward
-from embodied_rl.jobs.train_setup import Given, RunSetup, open_run
+from embodied_rl.jobs.train_setup import Given, RunSetup, open_run, with_reward
 from embodied_rl.learner.distributed.collectives import Collectives, ValueT
 from embodied_rl.learner.distributed.join import for_learner, joined
-from embodied_rl.rewards.base import SIMULATOR_REWARD, RewardModel
+from embodied_rl.reward_model import SIMULATOR_REWARD, RewardModel
 from embodied_rl.scheduler.config import RayConfig
 from embodied_rl.scheduler.ray.cluster import Shared, shared_cluster
 from embodied_rl.training.observer import SilentObserver
@@ -120,7 +119,7 @@ def open_together(ranks: RunRanks, given: Given, console: Console) -> Iterator[R
     with ExitStack() as stack:
         setup, wrong = None, None
         try:
-            setup = pin_reward(stack.enter_context(open_run(ranks.config, given, console, resume=ranks.checkpoint)))
+            setup = with_reward(stack.enter_context(open_run(ranks.config, given, console, resume=ranks.checkpoint)))
         except UserError as error:
             wrong = error
         pinned = _agree(collectives, wrong, {} if setup is None else _pinned(setup.config))

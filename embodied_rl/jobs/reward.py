@@ -14,27 +14,33 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from embodied_rl.config.reward import RewardTrainConfig
+from embodied_rl.config.suites import usual_env
 from embodied_rl.data import lerobot
 from embodied_rl.data.chunks import held_out_episodes
 from embodied_rl.data.lerobot import Demonstrations
 from embodied_rl.errors import UserError
-from embodied_rl.factory.policies import CheckpointOptions
-from embodied_rl.factory.rewards import open_judge, reward_folder
-from embodied_rl.jobs.reward_rollouts import judge_rollouts
+from embodied_rl.evaluation.benchmark import interleaved
+from embodied_rl.factory.backends import check_observes
+from embodied_rl.factory.made_for import need_control_rate
+from embodied_rl.factory.policies import CheckpointOptions, open_policy, policy_folder
+from embodied_rl.factory.suites import load, open_tasks, view_of
+from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.policies.checkpoints.hub import is_repository
-from embodied_rl.rewards.base import Judge
-from embodied_rl.rewards.card import HIGH, JudgedEpisode, auc, rewarded_failures, time_correlations
-from embodied_rl.rewards.config import PromptConfig
+from embodied_rl.rewards.card import JudgedEpisode, demonstration_figures, judge_episode, rollout_figures
+from embodied_rl.rewards.config import PromptConfig, RewardTrainConfig
+from embodied_rl.rewards.judge import Judge
+from embodied_rl.rewards.open import open_judge, reward_folder
 from embodied_rl.rewards.progress import ProgressModel, load_progress, save_progress
-from embodied_rl.training.progress import fit_progress
+from embodied_rl.rewards.rollouts import judge_rollouts
+from embodied_rl.rewards.train import fit_progress
+from embodied_rl.rollout.sampler import evaluation_specs
+from embodied_rl.sim.mujoco.vec_env import CONTROL_HZ
 from embodied_rl.utils.machine import pick_device
 from embodied_rl.utils.output import replace_text
 from embodied_rl.utils.words import counted
 from embodied_rl.version import __version__
 
-_EARLIER = 0.8
-"""Share of a demonstration in which it certainly has not succeeded yet."""
+_NUM_ENVS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,9 @@ def train_reward(dataset: Path, out: Path, config: RewardTrainConfig, command: s
     console.print(f"wrote {out} after {counted(seconds, 'CPU second')}", soft_wrap=True)
     held_out = _held_out(data, sha256, provenance)
     if len(held_out):
-        console.print(f"held out: {demonstration_figures(_judge(model, data, held_out))}", soft_wrap=True)
+        console.print(
+            f"held out: {demonstration_figures(_judge_demonstrations(model, data, held_out))}", soft_wrap=True
+        )
 
 
 def write_card(
@@ -90,13 +98,13 @@ def write_card(
     if not rows:
         raise UserError(f"{folder} learned from all of {dataset}: train it with --validation, or name other data")
     figures: dict[str, Any] = {"dataset": sha256}
-    demonstrated, unknown = _known(_judge(judge, data, rows), f"demonstration of {dataset}")
+    demonstrated, unknown = _known(_judge_demonstrations(judge, data, rows), f"demonstration of {dataset}")
     figures |= demonstration_figures(demonstrated)
     if sample.episodes:
         suite = sample.suite or data.source.get("suite", "")
         if not suite:
             raise UserError(f"{dataset} does not say in which suite it was collected: name it with --suite")
-        rolled, more = _known(judge_rollouts(judge, options, suite, sample.episodes), "episode of the policy")
+        rolled, more = _known(_roll_out(judge, options, suite, sample.episodes), "episode of the policy")
         unknown += more
         figures |= rollout_figures(demonstrated, rolled) | {"policy": options.checkpoint, "suite": suite}
     if answers := judge.drain():
@@ -126,35 +134,6 @@ def _known(episodes: list[JudgedEpisode], what: str) -> tuple[list[JudgedEpisode
     return known, len(episodes) - len(known)
 
 
-def demonstration_figures(episodes: list[JudgedEpisode]) -> dict[str, Any]:
-    """Rank correlation with time, and the AUC of last frames against those of the first four fifths."""
-    correlations = time_correlations(episodes)
-    last = np.array([episode.done[-1] for episode in episodes])
-    earlier = np.concatenate([episode.done[: int(_EARLIER * len(episode.done))] for episode in episodes])
-    return {
-        "demonstrations": len(episodes),
-        "rank_correlation": float(correlations.mean()),
-        "rank_correlation_lowest": float(correlations.min()),
-        "auc_earlier_frames": auc(last, earlier),
-    }
-
-
-def rollout_figures(demonstrated: list[JudgedEpisode], rolled: list[JudgedEpisode]) -> dict[str, Any]:
-    """AUC of demonstrations' last frames against frames of failed episodes, and of ends; the share that is rewarded."""
-    fooled, failures = rewarded_failures(rolled)
-    figures: dict[str, Any] = {"episodes": len(rolled), "failed_episodes": failures}
-    if not failures:
-        return figures
-    failed = [episode.done for episode in rolled if not episode.success]
-    last = np.array([episode.done[-1] for episode in demonstrated])
-    figures["auc_failed_episodes"] = auc(last, np.concatenate(failed))
-    won = np.array([episode.done[-1] for episode in rolled if episode.success])
-    if len(won):
-        figures["auc_ends_of_episodes"] = auc(won, np.array([done[-1] for done in failed]))
-        figures["successes_seen"] = float((won >= HIGH).mean())
-    return figures | {"failed_episodes_rewarded": fooled / failures}
-
-
 def _load(dataset: Path) -> Demonstrations:
     data = lerobot.load(dataset)
     if "recordings" in data.source and not data.success.all():
@@ -177,11 +156,23 @@ def _held_out(data: Demonstrations, sha256: str, provenance: dict[str, Any]) -> 
     return np.flatnonzero(held_out_episodes(data, validation=config["validation"], seed=config["seed"])).tolist()
 
 
-def _judge(judge: Judge, data: Demonstrations, episodes: list[int]) -> list[JudgedEpisode]:
+def _judge_demonstrations(judge: Judge, data: Demonstrations, episodes: list[int]) -> list[JudgedEpisode]:
     judged = []
     for episode in episodes:
         rows = np.arange(data.starts[episode], data.starts[episode + 1])
-        images, words = torch.from_numpy(data.images[rows]), [data.instruction[row] for row in rows]
-        progress, done = judge.progress(images, words), judge.done(images, words)
-        judged.append(JudgedEpisode(progress.numpy(), done.numpy(), True))
+        words = [data.instruction[row] for row in rows]
+        judged.append(judge_episode(judge, torch.from_numpy(data.images[rows]), words, success=True))
     return judged
+
+
+def _roll_out(judge: Judge, options: CheckpointOptions, suite: str, episodes: int) -> list[JudgedEpisode]:
+    """So many judged episodes of a policy, from held-out states of a suite, task by task."""
+    config = usual_env(suite, _NUM_ENVS)
+    tasks = load(suite, (), config)
+    folder = policy_folder(options.checkpoint)
+    policy = open_policy(options.checkpoint, pick_device("auto"), options.load_options(folder))
+    check_observes(policy, tasks.suite, options.checkpoint)
+    need_control_rate(read_provenance(folder), CONTROL_HZ, options.checkpoint)
+    specs = interleaved(evaluation_specs(tasks.heldout_states, seed=0))[:episodes]
+    with open_tasks(tasks, config, view_of(policy)) as env:
+        return judge_rollouts(judge, env, policy, specs)

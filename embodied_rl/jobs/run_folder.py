@@ -14,16 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.config.train import (
-    AUTO,
-    TrainConfig,
-    as_written_today,
-    dump_yaml,
-    from_dict,
-    kind_of,
-    read_yaml,
-    to_dict,
-)
+from embodied_rl.config.earlier import as_written_today
+from embodied_rl.config.train import AUTO, TrainConfig, dump_yaml, from_dict, kind_of, read_yaml, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.jobs.run_info import RUN_INFO, add_session, read_run_info
 from embodied_rl.telemetry.info import RunInfo

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.autotune.tune import Tuning, further_devices, tune
 from embodied_rl.config.env import CustomEnvConfig, EnvConfig, as_simulator, scenes
 from embodied_rl.config.policies import MLPConfig
@@ -33,7 +34,8 @@ from embodied_rl.factory.tasks import LIBERO_SUITES, bundles_digest
 from embodied_rl.jobs.run_info import check_bundles
 from embodied_rl.jobs.train_policy import RunPolicy, check_policy, loaded, new, passed
 from embodied_rl.learner.types import TrainablePolicy
-from embodied_rl.rewards.base import SIMULATOR_REWARD, RewardModel
+from embodied_rl.reward_model import SIMULATOR_REWARD, RewardModel
+from embodied_rl.rewards.open import open_reward
 from embodied_rl.rollout.sampler import TaskStates, evaluation_specs
 from embodied_rl.scheduler.config import PipelinedConfig, RayConfig
 from embodied_rl.scheduler.pipeline.replica import acting_device
@@ -80,7 +82,7 @@ class RunSetup:
     """A run that is ready to start.
 
     config: every 'auto' filled in. instructions: of its tasks, as far as they are known before an episode.
-    reward_model: see `jobs.reward_model`. left_out: of `left_out_states`. trained_physics_version: of `RunInfo`.
+    reward_model: see `with_reward`. left_out: of `left_out_states`. trained_physics_version: of `RunInfo`.
     """
 
     config: TrainConfig
@@ -103,6 +105,29 @@ class RunSetup:
             return shlex.join(["embodied-rl", "train", "--resume", self.config.output])
         objects = ", ".join(f"{name}=..." for name in ("env", "policy") if getattr(self.given, name) is not None)
         return f"embodied_rl.train(resume={self.config.output!r}, {objects})"
+
+
+def with_reward(setup: RunSetup) -> RunSetup:
+    """The setup with its reward model, whose digest is now in the config, which every checkpoint then holds.
+
+    Raises:
+        UserError: as of `open_reward`.
+    """
+    config, asked = setup.config, setup.config.reward
+    if not asked.model:
+        return setup
+    assert isinstance(config.algorithm, PPOConfig), "the config sees to it"
+    model, digest = open_reward(
+        asked,
+        config.algorithm,
+        config.device,
+        setup.env.info,
+        setup.instructions,
+        rephrased="instruction" in config.perturb,
+    )
+    return dataclasses.replace(
+        setup, config=dataclasses.replace(config, reward=dataclasses.replace(asked, digest=digest)), reward_model=model
+    )
 
 
 def load_command(config: TrainConfig) -> str:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from embodied_rl.errors import UserError
+from embodied_rl.utils.options import Expert
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,16 +17,16 @@ class LearnerConfig:
     """Learning rate of the policy."""
     value_lr: float = 3e-4
     """Learning rate of the value head (PPO)."""
-    lr_warmup_updates: int = 0
+    lr_warmup_updates: Expert[int] = 0
     """Updates over which both learning rates rise linearly to their values: AdamW's first steps are its largest."""
-    lr_decay_updates: int = 0
+    lr_decay_updates: Expert[int] = 0
     """Updates over which both learning rates fall linearly to a tenth, where they stay; 0 keeps them constant."""
-    average_updates: int = 0
+    average_updates: Expert[int] = 0
     """Evaluate and save a running mean of the weights, while the newest ones act and learn: a plain mean over so many
     updates, and then each update has a share of 1 / average_updates in it. 0: the newest weights."""
-    weight_decay: float = 0.0
+    weight_decay: Expert[float] = 0.0
     """Decoupled weight decay."""
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: Expert[tuple[float, float]] = (0.9, 0.95)
     """AdamW's decay rates of the first and second moments."""
     max_grad_norm: float = 1.0
     """The gradient's global norm is clipped to this."""
@@ -38,12 +39,12 @@ class LearnerConfig:
     normalised within a minibatch."""
     microbatch_size: int = 64
     """Rows of one forward and backward pass; gradients add up exactly to those of the minibatch."""
-    row_share: float = 1.0
+    row_share: Expert[float] = 1.0
     """Share of the rows of each minibatch that are learned from: drawn by |advantage| and by how surprising the actions
     were, and weighted so that the gradient's expectation stays. Epochs draw anew."""
-    ratio_tolerance: float = 0.01
+    ratio_tolerance: Expert[float] = 0.01
     """Before the first step of an update every probability ratio must be 1 within this."""
-    recompute_old_log_probs: bool = False
+    recompute_old_log_probs: Expert[bool] = False
     """Compute the rollout's log-probs again before an update, as the update does: for bfloat16, whose rounding would
     otherwise move probability ratios; costs one forward pass over the batch."""
     num_processes: int = 1

@@ -8,31 +8,32 @@ from statistics import fmean
 from typing import Any, Literal
 
 from embodied_rl.errors import UserError
+from embodied_rl.utils.options import Expert
 
 WINDOW = 3
 """Updates whose success is averaged: one rollout alone says little."""
+MAX_ROLLBACKS = 3
+"""After so many the run only warns."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GuardConfig:
     """What counts as a collapse of training, and what is done about it."""
 
-    action: Literal["warn", "roll_back", "off"] = "warn"
+    action: Expert[Literal["warn", "roll_back", "off"]] = "warn"
     """warn says why in one line; roll_back also puts back weights and optimiser of the last good checkpoint and goes on
     with new episodes."""
-    max_kl: float = 0.5
+    max_kl: Expert[float] = 0.5
     """Alarm where an update moves the policy by more than so much (train/approx_kl)."""
-    min_ess: float = 0.1
+    min_ess: Expert[float] = 0.1
     """Alarm where the effective sample size of an update's last minibatch is a smaller share."""
-    min_entropy: float = 0.1
+    min_entropy: Expert[float] = 0.1
     """Alarm where the entropy of tokens falls below so much of its first value."""
-    max_success_drop: float = 0.25
+    max_success_drop: Expert[float] = 0.25
     """Alarm where the success of training episodes, over three updates, falls so far below its best."""
-    max_rollbacks: int = 3
-    """After so many the run only warns."""
 
     def __post_init__(self) -> None:
-        for name in ("max_kl", "min_ess", "min_entropy", "max_success_drop", "max_rollbacks"):
+        for name in ("max_kl", "min_ess", "min_entropy", "max_success_drop"):
             if getattr(self, name) < 0:
                 raise UserError(f"--guard.{name.replace('_', '-')} must not be negative, got {getattr(self, name)}.")
 
@@ -95,14 +96,14 @@ class Guard:
 
     def may_roll_back(self) -> bool:
         """Whether an alarm is answered by going back."""
-        return self.config.action == "roll_back" and self._memory.rollbacks < self.config.max_rollbacks
+        return self.config.action == "roll_back" and self._memory.rollbacks < MAX_ROLLBACKS
 
     def why_not(self) -> str:
         """Why an alarm of a run that asked for `roll_back` was not answered so; '' where it did not ask."""
         if self.config.action != "roll_back":
             return ""
         if not self.may_roll_back():
-            return f". Not rolled back: that was done {self._memory.rollbacks} times (--guard.max-rollbacks)"
+            return f". Not rolled back: that was done {self._memory.rollbacks} times"
         return ". Not rolled back: there is no good checkpoint yet (--checkpoint.every)"
 
     def rolled_back(self) -> None:

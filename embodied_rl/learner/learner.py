@@ -27,7 +27,7 @@ from embodied_rl.learner.optimizer_step import OptimizerStep
 from embodied_rl.learner.row_selection import RowSelection
 from embodied_rl.learner.row_update import update_by_rows
 from embodied_rl.learner.types import TrainablePolicy
-from embodied_rl.rewards.base import SIMULATOR_REWARD, RewardModel
+from embodied_rl.reward_model import SIMULATOR_REWARD, RewardModel
 from embodied_rl.types import RolloutBatch
 from embodied_rl.utils.threads import CoreBudget, WorkerPool
 

@@ -1,1 +1,1 @@
-"""Reward models: what a rollout's rows are worth, before advantages are computed."""
+"""Learned rewards: models that judge pictures, what they pay, how they are trained, and how far to trust them."""

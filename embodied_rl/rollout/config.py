@@ -8,6 +8,7 @@ from typing import Literal
 
 from embodied_rl.errors import UserError
 from embodied_rl.rollout.adaptive import UNIFORM_SHARE, AdaptiveDraws
+from embodied_rl.utils.options import Expert
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,10 +17,10 @@ class RolloutConfig:
 
     episodes_per_iteration: int = 64
     """Finished episodes of one update (GRPO: a multiple of the group size)."""
-    sampler: Literal["uniform", "adaptive"] = "uniform"
+    sampler: Expert[Literal["uniform", "adaptive"]] = "uniform"
     """uniform: every task and initial state equally often. adaptive, for PPO: more of those that failed in the
     batches so far."""
-    uniform_share: float | None = None
+    uniform_share: Expert[float | None] = None
     """adaptive: share of the episodes that are drawn uniformly, so that no task is left out (null: 0.25)."""
 
     def __post_init__(self) -> None:

@@ -9,6 +9,7 @@ from typing import Literal
 
 from embodied_rl.errors import UserError
 from embodied_rl.rollout.lookahead import Lookahead
+from embodied_rl.utils.options import Expert
 from embodied_rl.utils.words import counted
 from embodied_rl.vec_env import EnvInfo
 
@@ -29,33 +30,22 @@ class PipelinedConfig:
     env_groups: int | None = None
     """Groups that the envs are cut into; while the policy acts for some, others step and render (None: one where the
     policy acts on the CPU, two where it acts on a GPU)."""
-    max_batch_delay_ms: float = 0.0
-    """async: how long the policy waits for further env groups once one is ready, to act for more envs at once."""
     mode: Literal["on_policy", "async"] = "on_policy"
     """on_policy: the learner works on groups that are complete while others run; results do not depend on timing.
     async: the next rollout begins before the update is done, and rows of older policies are corrected by truncated
     importance weights."""
     max_staleness: int | None = None
     """async: by how many updates a row's policy may be older than the one that is trained on it (null: 1)."""
-    max_lookahead: int | None = None
+    max_lookahead: Expert[int | None] = None
     """async: how many groups (PPO: episodes) of the next batches may start before the current update is done; fewer
     after an update that changed the policy much (null: enough to keep all envs busy, at most half a batch)."""
-    act_device: str | None = None
+    act_device: Expert[str | None] = None
     """Device of the policy that acts, such as cuda:1 or cpu; it gets a copy of the weights after each update (null:
     where the policy learns)."""
 
     def __post_init__(self) -> None:
         if self.env_groups is not None and self.env_groups < 1:
             raise UserError(f"--scheduler.env-groups must be at least 1, got {self.env_groups}.")
-        if not 0 <= self.max_batch_delay_ms < math.inf:
-            raise UserError(
-                f"--scheduler.max-batch-delay-ms must not be negative or infinite, got {self.max_batch_delay_ms}."
-            )
-        if self.mode == "on_policy" and self.max_batch_delay_ms:
-            raise UserError(
-                "--scheduler.max-batch-delay-ms does not apply to mode on_policy, which acts for half of the env "
-                "groups at a time: leave it out, or use --scheduler.mode async."
-            )
         if self.act_device is not None and not re.fullmatch(r"(cpu|cuda)(:\d+)?", self.act_device):
             raise UserError(f"--scheduler.act-device must be cpu, cuda or cuda:NUMBER, got {self.act_device!r}.")
         for option, value in (("max-staleness", self.max_staleness), ("max-lookahead", self.max_lookahead)):
@@ -106,13 +96,13 @@ class RayConfig:
     """Actors that run episodes, of all ranks together."""
     address: str | None = None
     """The cluster: 'auto', HOST:PORT or ray://HOST:PORT (null: Ray is started on this machine)."""
-    cpus_per_worker: float = 1.0
+    cpus_per_worker: Expert[float] = 1.0
     """CPU cores that a worker occupies."""
     gpus_per_worker: float = 0.0
     """GPUs that a worker occupies; its policy lives there."""
     max_staleness: int = 0
     """By how many updates a row's policy may be older than the one that is trained on it; 0: every row is on-policy."""
-    deadline_s: float = 1800.0
+    deadline_s: Expert[float] = 1800.0
     """A worker that has episodes of which none ends within this time is replaced, and they run again; one that is not
     open by then is started anew. If no worker is there for so long, the run ends."""
 

@@ -147,7 +147,6 @@ def _make_pipelined(
             env_groups=config.num_env_groups(env.num_envs, cpu=on_cpu, together=env.info.steps_together),
             workers=workers,
             in_turn=on_policy,
-            batch_delay_s=config.max_batch_delay_ms / 1e3,
             final_value=learner.algorithm.needs_final_value,
             final_images=learner.needs_final_images,
             threads=threads,

@@ -21,7 +21,7 @@ from embodied_rl.learner.distributed.collectives import SINGLE_PROCESS, Collecti
 from embodied_rl.learner.guard import Guard, GuardConfig
 from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.types import TrainablePolicy
-from embodied_rl.rewards.base import SIMULATOR_REWARD, RewardModel
+from embodied_rl.reward_model import SIMULATOR_REWARD, RewardModel
 from embodied_rl.rollout.broken_states import name_states
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.sampler import EpisodeSampler, TaskStates, evaluation_specs

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from embodied_rl.errors import UserError
 from embodied_rl.policies.family import PolicyFamily
 from embodied_rl.policies.mlp.config import LOG_STD
+from embodied_rl.utils.options import Expert
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,11 +19,11 @@ class MLPConfig:
     """Folder of a run or checkpoint to go on from (none given: random weights, which follow from --seed)."""
     hidden: tuple[int, ...] | None = None
     """Units of each hidden layer, in the policy and in its critic (None: 64 64, or as the checkpoint has)."""
-    chunk_len: int | None = None
+    chunk_len: Expert[int | None] = None
     """Control steps that it decides at once (None: 1, or as the checkpoint has)."""
     squash: bool | None = None
     """Bring sampled actions into their bounds by tanh and not by clipping (None: no, or as the checkpoint does)."""
-    initial_std: float | None = None
+    initial_std: Expert[float | None] = None
     """Standard deviation of the actions that a new policy samples, in [-1, 1] units, 0.00674 to 2.718; it is learned
     (None: 0.6)."""
 

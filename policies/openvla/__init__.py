@@ -8,6 +8,7 @@ from typing import Literal
 from embodied_rl.errors import UserError
 from embodied_rl.policies.checkpoints.shipped import SHIPPED
 from embodied_rl.policies.family import PolicyFamily
+from embodied_rl.utils.options import Expert
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,9 +18,9 @@ class OpenVLAConfig:
     checkpoint: str = SHIPPED
     """Folder of a run or checkpoint, or OWNER/NAME[@REVISION] of a published one on the Hugging Face hub; 'shipped' is
     the small one in the package."""
-    unnorm_key: str | None = None
+    unnorm_key: Expert[str | None] = None
     """Data set whose action statistics apply (None: the one that the checkpoint names; published ones name none)."""
-    center_crop: float | None = None
+    center_crop: Expert[float | None] = None
     """Share of each image's area that is cut out of its middle, 0.9 for models trained on random crops (None: as the
     checkpoint says; a published OpenVLA sees the whole image)."""
     temperature: float = 1.0

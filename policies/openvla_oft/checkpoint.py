@@ -14,7 +14,7 @@ from embodied_rl.policies.openvla_oft.policy import OpenVLAOFTPolicy
 
 __all__ = ["export", "load", "load_options", "prepare", "save_policy"]
 
-_VARIANT_FLAGS = ("head", "keep_stop", "num_cameras", "use_proprio", "film", "chunk_len")
+_VARIANT_FLAGS = ("num_cameras", "use_proprio", "film", "chunk_len")
 
 
 def load_options(given: Any) -> LoadOptions:

@@ -51,12 +51,12 @@ def check_parts(config: OFTModelConfig, found: dict[str, Path], folder: Path) ->
     if missing:
         raise UserError(
             f"{folder} has no {missing[0]}--*_checkpoint.pt, which this variant needs: choose the variant (or its "
-            "head, proprio and film) that the checkpoint was trained as"
+            "proprio and film) that the checkpoint was trained as"
         )
     if unused:
         raise UserError(
             f"{folder} has {found[unused[0]].name}, which this variant does not use: choose the variant (or its "
-            "head, proprio and film) that the checkpoint was trained as"
+            "proprio and film) that the checkpoint was trained as"
         )
 
 

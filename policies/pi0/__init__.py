@@ -7,6 +7,7 @@ from typing import Literal
 
 from embodied_rl.errors import UserError
 from embodied_rl.policies.family import PolicyFamily
+from embodied_rl.utils.options import Expert
 
 CriticInput = Literal["action_tokens", "prefix"]
 
@@ -17,38 +18,36 @@ class FlowPolicyConfig:
 
     checkpoint: str = ""
     """Folder of a run or checkpoint, or OWNER/NAME[@REVISION] on the Hugging Face hub."""
-    tokenizer: str | None = None
+    tokenizer: Expert[str | None] = None
     """For published checkpoints: the language model's tokenizer.json."""
-    statistics: str | None = None
+    statistics: Expert[str | None] = None
     """For published checkpoints: file or folder of the data set's statistics (None: the only ones beside the
     weights)."""
-    chunk_len: int | None = None
+    chunk_len: Expert[int | None] = None
     """Control steps executed before the next decision (None: as the checkpoint says)."""
     exploration: Literal["flow_sde", "flow_noise"] = "flow_sde"
     """How sampled actions explore (pi_RL): one denoising step of each decision follows the stochastic equation, or
     every step adds noise of a learned size. Greedy evaluation does neither."""
     num_inference_steps: int = 4
     """Denoising steps a decision, also in evaluation."""
-    noise_level: float = 0.5
+    noise_level: Expert[float] = 0.5
     """Size of Flow-SDE's noise."""
-    noise_range: tuple[float, float] = (0.08, 0.16)
-    """Smallest and largest standard deviation of a step of Flow-Noise, in normalised action units."""
     train_expert_only: bool = False
     """Freeze vision tower and language model; train the action expert and the heads."""
     lora_rank: int = 0
     """Train LoRA adapters of this rank, the projections of states and actions and the heads, and freeze the rest; with
     train_expert_only, adapters of the action expert only. 0 has no adapters."""
-    prefix_cache_gib: float = 0.0
+    prefix_cache_gib: Expert[float] = 0.0
     """With train_expert_only: host memory in GiB in which the rollout leaves what vision tower and language model
     computed, so that no epoch of the update computes it again; 0 keeps nothing. `embodied-rl plan` says what a
     decision takes."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Number format: bfloat16 holds frozen parameters and multiplies in it; what trains, and densities, stay
     float32."""
-    critic_input: CriticInput | None = None
+    critic_input: Expert[CriticInput | None] = None
     """What PPO's critic reads: the mean hidden state of action_tokens in the denoising steps whose density counts,
     or of images and prompt (prefix); None: as the checkpoint says."""
-    detach_critic_input: bool = True
+    detach_critic_input: Expert[bool] = True
     """No gradient of PPO's critic reaches what it reads; off: it teaches the network too."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass instead of keeping them: much less memory, about a third
@@ -58,11 +57,10 @@ class FlowPolicyConfig:
     CUDA graphs."""
 
     def __post_init__(self) -> None:
-        low, high = self.noise_range
         if self.num_inference_steps < 2:
             raise UserError(f"--policy.num-inference-steps must be at least 2, got {self.num_inference_steps}.")
-        if self.noise_level <= 0 or not 0 < low <= high:
-            raise UserError("--policy.noise-level and --policy.noise-range must be positive, and the range in order.")
+        if self.noise_level <= 0:
+            raise UserError(f"--policy.noise-level must be positive, got {self.noise_level}.")
         if self.lora_rank < 0:
             raise UserError(f"--policy.lora-rank must not be negative, got {self.lora_rank}.")
         if self.prefix_cache_gib < 0:
@@ -92,16 +90,16 @@ class Pi0Config(FlowPolicyConfig):
     checkpoint: str = ""
     """Folder of a run or checkpoint (embodied-rl sft --policy pi0 makes one), or a published one of openpi or LeRobot:
     its folder, or OWNER/NAME[@REVISION] on the Hugging Face hub. None ships with the package."""
-    tokenizer: str | None = None
+    tokenizer: Expert[str | None] = None
     """For published checkpoints: PaliGemma's tokenizer.json."""
-    preset: str | None = None
+    preset: Expert[str | None] = None
     """For published checkpoints: pi0_base, pi05_base or pi05_libero."""
-    normalisation: Literal["mean_std", "quantiles"] | None = None
+    normalisation: Expert[Literal["mean_std", "quantiles"] | None] = None
     """For published checkpoints: what their states and actions were normalised by (openpi: pi0 mean_std, pi0.5
     quantiles)."""
-    horizon: int | None = None
+    horizon: Expert[int | None] = None
     """For published checkpoints: control steps that it predicts (None: as the preset)."""
-    extra_delta_transform: bool | None = None
+    extra_delta_transform: Expert[bool | None] = None
     """For published checkpoints: it predicts actions minus the state, all but the gripper, as openpi's pi0_libero
     (None: as the checkpoint says)."""
 

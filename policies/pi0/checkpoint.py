@@ -208,7 +208,6 @@ def prepare(policy: Pi0Policy, config: FlowPolicyConfig, folder: Path) -> None:
         exploration=config.exploration,
         num_inference_steps=config.num_inference_steps,
         noise_level=config.noise_level,
-        noise_range=config.noise_range,
     )
 
 

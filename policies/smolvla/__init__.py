@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from embodied_rl.policies.family import PolicyFamily
 from embodied_rl.policies.pi0 import FlowPolicyConfig
+from embodied_rl.utils.options import Expert
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +16,7 @@ class SmolVLAConfig(FlowPolicyConfig):
     checkpoint: str = ""
     """Folder of a run or checkpoint (embodied-rl sft --policy smolvla makes one), or a published one of LeRobot: its
     folder, or OWNER/NAME[@REVISION] on the Hugging Face hub. None ships with the package."""
-    tokenizer: str | None = None
+    tokenizer: Expert[str | None] = None
     """For published checkpoints: SmolVLM2's tokenizer.json (None: the one beside the weights)."""
 
 

@@ -11,15 +11,15 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LINKED = ("sim", "policies", "real_robot", "configs", "assets", "benchmarks")
-CONTRACTS = ("types", "vec_env", "policy", "rng", "errors", "version")
+CONTRACTS = ("types", "vec_env", "policy", "reward_model", "rng", "errors", "version")
 
 # A part may import those of a lower rank. Within a rank, only a part's own modules import each other.
 ORDER: tuple[tuple[str, ...], ...] = (
     (*CONTRACTS, "assets"),
     ("utils",),
-    ("sim", "policies", "data", "algorithms", "rewards", "replay", "rollout"),
+    ("sim", "policies", "data", "algorithms", "replay", "rollout"),
     ("learner", "evaluation"),
-    ("scheduler", "telemetry"),
+    ("scheduler", "telemetry", "rewards"),
     ("config",),
     ("configs", "training", "factory", "autotune", "real_robot"),
     ("jobs",),
@@ -27,7 +27,12 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("api", "cli"),
     ("", "__main__", "benchmarks"),
 )
-RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts} | {"policy": 0.5, "vec_env": 0.5, "rng": 0.25}
+RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts} | {
+    "policy": 0.5,
+    "reward_model": 0.5,
+    "vec_env": 0.5,
+    "rng": 0.25,
+}
 # What an arm's computer lacks; only these parts of real_robot run elsewhere.
 HEAVY, OFF_BOARD = ("torch", "mujoco", "embodied_rl.sim", "embodied_rl.policies"), ("server", "twin", "env")
 # Where a controller takes joints: mink, which is optional, brings MuJoCo.

@@ -314,10 +314,6 @@ class RolloutEngine:
         with self._lock:
             while not self._closed and (self._loading_weights or not self._turns.ready()):
                 self._policy_cv.wait()
-            # Counted from the first that is ready, so that none waits longer than this for others.
-            until = time.perf_counter() + self._options.batch_delay_s
-            while not self._closed and self._turns.more_to_come and (left := until - time.perf_counter()) > 0:
-                self._policy_cv.wait(left)
             if self._closed:
                 return []
             turns = self._turns.take()

@@ -15,8 +15,6 @@ class EngineOptions:
     """Threads that step and render; each takes one env group at a time."""
     in_turn: bool
     """Let nothing depend on timing (`Turns`)."""
-    batch_delay_s: float = 0.0
-    """How long the policy waits for further env groups once one is ready; not with `in_turn`."""
     final_value: bool = False
     """Record the critic's value after the last step of truncated episodes."""
     final_images: bool = False

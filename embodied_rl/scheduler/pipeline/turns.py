@@ -29,11 +29,6 @@ class Turns:
         """Whether any env group is not parked, or something is to be valued."""
         return bool(self._waiting or self._stepping)
 
-    @property
-    def more_to_come(self) -> bool:
-        """Whether further turns will be ready soon."""
-        return bool(self._stepping) or len(self.ready()) < len(self._waiting)
-
     def line_up(self, turn: Turn) -> None:
         """Wait for the policy. An env group may do so before it is rendered."""
         self._waiting.append(turn)

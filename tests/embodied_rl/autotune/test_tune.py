@@ -53,9 +53,7 @@ def test_six_to_twelve_valid_candidates_as_on_policy_as_the_run(
 
 
 def test_what_is_not_chosen_stays_as_given() -> None:
-    given = PipelinedConfig(
-        mode="async", env_groups=3, max_staleness=2, max_batch_delay_ms=3.0, max_lookahead=4, act_device="cuda:3"
-    )
+    given = PipelinedConfig(mode="async", env_groups=3, max_staleness=2, max_lookahead=4, act_device="cuda:3")
     pipelined = [
         one.scheduler
         for one in candidates(replace(ROWS, scheduler=given), 16.0, ["cuda:1"])

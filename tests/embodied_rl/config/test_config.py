@@ -19,7 +19,9 @@ from embodied_rl.configs import BENCHMARKS, RECIPES, get
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
+from embodied_rl.rewards.config import RewardConfig
 from embodied_rl.rollout.config import RolloutConfig
+from embodied_rl.scheduler.config import PipelinedConfig
 
 positive = st.floats(1e-9, 1e6)
 probability = st.floats(0, 1)
@@ -201,3 +203,12 @@ def test_another_simulator_keeps_what_both_have() -> None:
     assert from_dict({"env": {"name": "warp"}}, base).env == WarpConfig(num_envs=3, render_quality="fast")
     with pytest.raises(UserError, match=r"'env.era' does not apply to warp \(it belongs to mujoco\)"):
         from_dict({"env": {"name": "warp", "era": "current"}}, base)
+
+
+def test_an_option_that_is_gone_is_read_where_it_says_what_always_is_now() -> None:
+    data: dict[str, Any] = {"guard": {"max_rollbacks": 3}, "scheduler": {"name": "pipelined", "max_batch_delay_ms": 0}}
+    assert from_dict(data) == TrainConfig(scheduler=PipelinedConfig())
+    data = {"reward": {"model": "judge", "alone": True}}
+    assert from_dict(data).reward == RewardConfig(model="judge", replace_env_reward=True), "and what has another name"
+    with pytest.raises(UserError, match=r"mine.yaml: 'guard.max_rollbacks' is no option any more, and 5 is not"):
+        from_dict({"guard": {"max_rollbacks": 5}}, source="mine.yaml")

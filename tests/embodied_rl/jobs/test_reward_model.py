@@ -20,19 +20,17 @@ from embodied_rl.cli import main
 from embodied_rl.config.env import MujocoConfig
 from embodied_rl.config.train import TrainConfig, from_dict, to_dict
 from embodied_rl.errors import UserError
-from embodied_rl.factory.rewards import reward_digest
 from embodied_rl.jobs.describe import reward_words
 from embodied_rl.jobs.ranks import RunRanks, WorkerRankError, open_together, settings_of
-from embodied_rl.jobs.reward_model import pin_reward
 from embodied_rl.jobs.run_folder import check_unchanged
-from embodied_rl.jobs.train_setup import Given, RunSetup
+from embodied_rl.jobs.train_setup import Given, RunSetup, with_reward
 from embodied_rl.learner.distributed.collectives import Collectives
 from embodied_rl.learner.guard import GuardConfig
-from embodied_rl.rewards.alone_reward import AloneReward
-from embodied_rl.rewards.base import SIMULATOR_REWARD
+from embodied_rl.reward_model import SIMULATOR_REWARD
 from embodied_rl.rewards.config import RewardConfig
+from embodied_rl.rewards.open import reward_digest
 from embodied_rl.rewards.progress import ProgressConfig, ProgressModel, digest, save_progress
-from embodied_rl.rewards.progress_reward import ProgressReward
+from embodied_rl.rewards.relabel import ProgressReward, SuccessReward
 from embodied_rl.rollout.config import RolloutConfig
 from tests.embodied_rl.rewards.tiny_models import save_clip
 
@@ -58,14 +56,14 @@ def asks_for(folder: Path) -> TrainConfig:
 
 def test_the_model_is_pinned_and_another_is_refused(tmp_path: Path) -> None:
     folder = save(tmp_path / "reward", 0)
-    setup = pin_reward(opened(asks_for(folder)))
+    setup = with_reward(opened(asks_for(folder)))
     assert setup.config.reward.digest == digest(folder)
     assert digest(folder)[:12] in reward_words(setup.config.reward)
-    assert pin_reward(setup).config == setup.config, "a resumed run finds the same"
+    assert with_reward(setup).config == setup.config, "a resumed run finds the same"
     assert from_dict(to_dict(setup.config)) == setup.config
     save(folder, 1)
     with pytest.raises(UserError, match="another reward model"):
-        pin_reward(setup)
+        with_reward(setup)
     edited = replace(setup.config, reward=replace(setup.config.reward, digest=digest(folder)))
     with pytest.raises(UserError, match=r"reward\.digest was"):
         check_unchanged(edited, to_dict(setup.config))
@@ -73,19 +71,19 @@ def test_the_model_is_pinned_and_another_is_refused(tmp_path: Path) -> None:
 
 def test_a_run_without_one_has_the_simulators_rewards() -> None:
     setup = opened(TrainConfig())
-    assert pin_reward(setup) is setup
+    assert with_reward(setup) is setup
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     folder = save(tmp_path / "reward", 0)
     with pytest.raises(UserError, match="train one on such data"):
-        pin_reward(opened(asks_for(folder), size=32))
-    pin_reward(opened(asks_for(folder), has_success=False))  # a potential needs no success
+        with_reward(opened(asks_for(folder), size=32))
+    with_reward(opened(asks_for(folder), has_success=False))  # a potential needs no success
     with pytest.raises(UserError, match="knows the words of its demonstrations, and --perturb instruction"):
-        pin_reward(opened(replace(asks_for(folder), perturb=("light", "instruction"))))
-    pin_reward(opened(replace(asks_for(folder), perturb=("light",))))
+        with_reward(opened(replace(asks_for(folder), perturb=("light", "instruction"))))
+    with_reward(opened(replace(asks_for(folder), perturb=("light",))))
     with pytest.raises(UserError, match="no reward model"):
-        pin_reward(opened(asks_for(tmp_path)))
+        with_reward(opened(asks_for(tmp_path)))
     with pytest.raises(UserError, match="use --algorithm ppo"):
         replace(asks_for(folder), algorithm=GRPOConfig()).check()
     with pytest.raises(UserError, match="weight must be above 0"):
@@ -96,24 +94,24 @@ def test_a_judge_may_teach_alone(tmp_path: Path) -> None:
     """Also where no simulator speaks of success; and whatever else would follow the simulator is refused by name."""
     asked = asks_for(save(tmp_path / "reward", 0))
     ppo = PPOConfig(bootstrap_truncated=False)
-    asked = replace(asked, algorithm=ppo, reward=replace(asked.reward, alone=True))
+    asked = replace(asked, algorithm=ppo, reward=replace(asked.reward, replace_env_reward=True))
     asked.check()
     for has_success in (True, False):
-        setup = pin_reward(opened(asked, has_success=has_success))
-        assert isinstance(setup.reward_model, AloneReward)
+        setup = with_reward(opened(asked, has_success=has_success))
+        assert isinstance(setup.reward_model, SuccessReward)
         assert "alone" in reward_words(setup.config.reward)
         assert from_dict(to_dict(setup.config)) == setup.config
-    beside = replace(setup.config, reward=replace(setup.config.reward, alone=False))
-    with pytest.raises(UserError, match=r"reward\.alone was"):
+    beside = replace(setup.config, reward=replace(setup.config.reward, replace_env_reward=False))
+    with pytest.raises(UserError, match=r"reward\.replace_env_reward was"):
         check_unchanged(beside, to_dict(setup.config))
     with pytest.raises(UserError, match=r"name it with --reward\.model"):
-        RewardConfig(alone=True)
+        RewardConfig(replace_env_reward=True)
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"algorithm": GRPOConfig()}, "--reward.alone is built for PPO: use --algorithm ppo"),
+        ({"algorithm": GRPOConfig()}, "--reward.replace-env-reward is built for PPO: use --algorithm ppo"),
         ({"algorithm": PPOConfig()}, "add --algorithm.no-bootstrap-truncated"),
         ({"rollout": RolloutConfig(sampler="adaptive")}, "--rollout.sampler adaptive draws episodes by the simulator"),
         ({"guard": GuardConfig(action="roll_back")}, "--guard.action roll_back takes updates back by the simulator"),
@@ -123,7 +121,7 @@ def test_a_judge_may_teach_alone(tmp_path: Path) -> None:
 def test_what_would_follow_the_simulator_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     asked = replace(asks_for(tmp_path), algorithm=PPOConfig(bootstrap_truncated=False))
     beside = replace(asked, **changes)
-    alone = replace(beside, reward=replace(asked.reward, alone=True))
+    alone = replace(beside, reward=replace(asked.reward, replace_env_reward=True))
     if not isinstance(beside.algorithm, GRPOConfig):
         beside.check()
     with pytest.raises(UserError, match=re.escape(said)) as refused:
@@ -132,12 +130,12 @@ def test_what_would_follow_the_simulator_is_refused(tmp_path: Path, changes: dic
 
 
 def test_the_settings_of_a_run_have_it(tmp_path: Path) -> None:
-    setup = pin_reward(opened(asks_for(save(tmp_path / "reward", 0))))
+    setup = with_reward(opened(asks_for(save(tmp_path / "reward", 0))))
     found = settings_of(setup.config, setup.reward_model).reward_model
     assert isinstance(found, ProgressReward)
     assert found.needs_final_images, "PPO bootstraps, unless told"
     ends = replace(setup.config, algorithm=PPOConfig(bootstrap_truncated=False))
-    assert not pin_reward(replace(setup, config=ends)).reward_model.needs_final_images
+    assert not with_reward(replace(setup, config=ends)).reward_model.needs_final_images
     assert settings_of(setup.config).reward_model is SIMULATOR_REWARD
 
 
@@ -146,7 +144,7 @@ def test_one_of_transformers_is_pinned_with_its_prompts(tmp_path: Path) -> None:
     folder = save_clip(tmp_path / "clip")
     asked = asks_for(folder)
     asked = replace(asked, reward=replace(asked.reward, goal_prompt="a robot arm {instruction}"))
-    setup = pin_reward(opened(asked, size=32))
+    setup = with_reward(opened(asked, size=32))
     assert setup.config.reward.digest == reward_digest(folder)
     assert from_dict(to_dict(setup.config)) == setup.config
     other = replace(setup.config, reward=replace(setup.config.reward, goal_prompt="a table"))
@@ -154,7 +152,7 @@ def test_one_of_transformers_is_pinned_with_its_prompts(tmp_path: Path) -> None:
         check_unchanged(other, to_dict(setup.config))
     save_clip(folder, seed=1)
     with pytest.raises(UserError, match="another reward model"):
-        pin_reward(setup)
+        with_reward(setup)
 
 
 def test_prompts_without_a_use_are_refused(tmp_path: Path) -> None:
@@ -162,7 +160,7 @@ def test_prompts_without_a_use_are_refused(tmp_path: Path) -> None:
         RewardConfig(goal_prompt="go")
     prompted = RewardConfig(model=str(save(tmp_path / "reward", 0)), goal_prompt="go")
     with pytest.raises(UserError, match="a goal prompt does not apply"):
-        pin_reward(opened(replace(asks_for(tmp_path), reward=prompted)))
+        with_reward(opened(replace(asks_for(tmp_path), reward=prompted)))
 
 
 @pytest.mark.parametrize(
@@ -177,9 +175,9 @@ def test_a_goal_that_clip_cannot_read_is_found_before_the_first_episode(
 ) -> None:
     asked = asks_for(save_clip(tmp_path / "clip"))
     setup = opened(replace(asked, reward=replace(asked.reward, **prompts)))
-    assert pin_reward(replace(setup, instructions=("go", "open"))).config.reward.digest != "auto"
+    assert with_reward(replace(setup, instructions=("go", "open"))).config.reward.digest != "auto"
     with pytest.raises(UserError, match=said):
-        pin_reward(replace(setup, instructions=("go", "drawer" if prompts else "go " * 30)))
+        with_reward(replace(setup, instructions=("go", "drawer" if prompts else "go " * 30)))
 
 
 def test_autotune_has_no_reward_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from embodied_rl.learner.batches import split_groups
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.types import NonFiniteError, RatioError, split_parameters
-from embodied_rl.rewards.base import with_rewards
+from embodied_rl.reward_model import with_rewards
 from embodied_rl.rollout.group_queue import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.exchange import GroupExchange

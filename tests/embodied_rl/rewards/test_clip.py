@@ -11,9 +11,9 @@ import torch
 
 from embodied_rl.cli import main
 from embodied_rl.errors import UserError
-from embodied_rl.factory.rewards import open_judge, reward_digest
 from embodied_rl.rewards.clip import BASELINE, ClipJudge
 from embodied_rl.rewards.config import PromptConfig
+from embodied_rl.rewards.open import open_judge, reward_digest
 from embodied_rl.types import Array
 from tests.embodied_rl.rewards.test_progress import demonstrations
 from tests.embodied_rl.rewards.tiny_models import SIZE, save_bert, save_clip, save_vlm

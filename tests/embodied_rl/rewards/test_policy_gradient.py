@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from embodied_rl.algorithms.advantages import gae
-from embodied_rl.rewards.alone_reward import AloneReward
-from embodied_rl.rewards.progress_reward import ProgressReward
+from embodied_rl.rewards.relabel import ProgressReward, SuccessReward
 from embodied_rl.types import Array, EpisodeResult, EpisodeSpec, RolloutBatch
 
 Way = Literal["beside", "alone", "bootstrap"]
@@ -140,7 +139,7 @@ def learned(root: Node, way: Way, gamma: float, gae_lambda: float, weight: float
     batch, episodes, nodes = batch_of(root, way)
     judge = Told(nodes)
     if way == "alone":
-        found = AloneReward(judge, gamma=gamma, weight=weight, has_success=True).relabel(batch)
+        found = SuccessReward(judge, gamma=gamma, weight=weight, has_success=True).relabel(batch)
     else:
         found = ProgressReward(judge, gamma=gamma, weight=weight, bootstrap=way == "bootstrap").relabel(batch)
     if way == "bootstrap":  # the critic's value of what is shown last: that of the simulator, less the potential there

@@ -19,11 +19,11 @@ from embodied_rl.cli import main
 from embodied_rl.data import writer
 from embodied_rl.data.layout import ACTION_NAMES, PROPRIO_NAMES, DatasetSpec, Episode
 from embodied_rl.errors import UserError
-from embodied_rl.jobs.reward import _write, demonstration_figures, rollout_figures
+from embodied_rl.jobs.reward import _write
 from embodied_rl.learner.batches import join_batches, split_groups
-from embodied_rl.rewards.card import JudgedEpisode, auc, rank_correlation
+from embodied_rl.rewards.card import JudgedEpisode, auc, demonstration_figures, rank_correlation, rollout_figures
 from embodied_rl.rewards.progress import ProgressConfig, ProgressModel, digest, load_progress, save_progress
-from embodied_rl.rewards.progress_reward import ProgressReward, differences
+from embodied_rl.rewards.relabel import ProgressReward, differences
 from embodied_rl.types import RolloutBatch
 from tests.embodied_rl.rewards.test_rewards import rollout
 

@@ -15,7 +15,7 @@ from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.learner.batches import split_groups
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
-from embodied_rl.rewards.base import SIMULATOR_REWARD, RewardModel, with_rewards
+from embodied_rl.reward_model import SIMULATOR_REWARD, RewardModel, with_rewards
 from embodied_rl.types import RolloutBatch
 from tests.embodied_rl.learner.test_learner import setup
 from tests.toy import ToyPolicy

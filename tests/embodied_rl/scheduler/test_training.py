@@ -179,8 +179,6 @@ def test_stopped_and_resumed(tmp_path: Path, scheduler: PipelinedConfig, sampler
     ("options", "message"),
     [
         ({"env_groups": 0}, "--scheduler.env-groups must be at least 1"),
-        ({"max_batch_delay_ms": -1.0}, "--scheduler.max-batch-delay-ms must not be negative"),
-        ({"max_batch_delay_ms": 1.0}, "--scheduler.max-batch-delay-ms does not apply to mode on_policy"),
         ({"max_staleness": 1}, "--scheduler.max-staleness does not apply to mode on_policy"),
         ({"mode": "async", "max_staleness": 0}, "--scheduler.max-staleness must be at least 1"),
         ({"max_lookahead": 4}, "--scheduler.max-lookahead does not apply to mode on_policy"),
@@ -261,7 +259,6 @@ def test_the_scheduler_is_written_and_read_with_its_name() -> None:
     assert to_dict(config)["scheduler"] == {
         "name": "pipelined",
         "env_groups": 3,
-        "max_batch_delay_ms": 0.0,
         "mode": "async",
         "max_staleness": 2,
         "max_lookahead": None,

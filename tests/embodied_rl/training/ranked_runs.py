@@ -23,7 +23,7 @@ from embodied_rl.cli.launch import end_with_launcher
 from embodied_rl.learner.distributed.collectives import Collectives, RankError
 from embodied_rl.learner.distributed.join import for_learner, joined
 from embodied_rl.learner.guard import GuardConfig
-from embodied_rl.rewards.base import with_rewards
+from embodied_rl.reward_model import with_rewards
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.scheduler.config import PipelinedConfig, RayConfig
 from embodied_rl.telemetry.metrics import read_metrics

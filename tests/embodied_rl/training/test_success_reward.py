@@ -14,8 +14,8 @@ from torch import Tensor
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.learner.config import LearnerConfig
-from embodied_rl.rewards.alone_reward import AloneReward
-from embodied_rl.rewards.base import SIMULATOR_REWARD, RewardModel
+from embodied_rl.reward_model import SIMULATOR_REWARD, RewardModel
+from embodied_rl.rewards.relabel import SuccessReward
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
 from embodied_rl.training.on_policy import RunOptions, TaskSplit, TrainSettings, train
@@ -89,7 +89,7 @@ def run(
 
 
 def alone() -> RewardModel:
-    return AloneReward(OnTheRight(), gamma=PPO.gamma, weight=0.5, has_success=True)
+    return SuccessReward(OnTheRight(), gamma=PPO.gamma, weight=0.5, has_success=True)
 
 
 def same(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
@@ -125,7 +125,7 @@ def test_a_resumed_run_is_the_same_to_the_last_bit(scheduler: SchedulerConfig, t
 
 def test_a_policy_learns_what_only_the_judge_knows(tmp_path: Path) -> None:
     _, lines = run(tmp_path, settings(SerialConfig(), alone(), 12), Painted(12))
-    done = [line["reward/alone_done"] for line in lines if "reward/alone_done" in line]
+    done = [line["reward/done"] for line in lines if "reward/done" in line]
     assert len(done) == 12
     assert sum(done[-3:]) > sum(done[:3]) + 0.6, done
-    assert any(line["reward/alone_false_positives"] > 0 for line in lines if "reward/alone_done" in line)
+    assert any(line["reward/false_positives"] > 0 for line in lines if "reward/done" in line)

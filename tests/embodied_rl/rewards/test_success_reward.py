@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from embodied_rl.learner.batches import join_batches, split_groups
-from embodied_rl.rewards.alone_reward import AloneReward
+from embodied_rl.rewards.relabel import SuccessReward
 from embodied_rl.types import RolloutBatch
 from tests.embodied_rl.rewards.test_progress import model, seen
 
@@ -43,8 +43,8 @@ def ended(path: Path) -> RolloutBatch:
     return replace(batch, images=torch.full_like(batch.images, 255), final_images=images)
 
 
-def alone(judge: Bright | None = None, weight: float = 2.0, *, has_success: bool = True) -> AloneReward:
-    return AloneReward(judge or Bright(), gamma=GAMMA, weight=weight, has_success=has_success)
+def alone(judge: Bright | None = None, weight: float = 2.0, *, has_success: bool = True) -> SuccessReward:
+    return SuccessReward(judge or Bright(), gamma=GAMMA, weight=weight, has_success=has_success)
 
 
 def test_an_episode_pays_by_what_it_shows_at_its_end(tmp_path: Path) -> None:
@@ -97,16 +97,16 @@ def test_agreement_with_the_simulator_is_reported(tmp_path: Path) -> None:
         {
             "reward/answers": 1.0,
             "reward/unknown_episodes": 1.0,
-            "reward/alone_done": sum(done) / count,
-            "reward/alone_agreement": 1 - (positives + negatives) / count,
-            "reward/alone_false_positives": positives / count,
-            "reward/alone_false_negatives": negatives / count,
+            "reward/done": sum(done) / count,
+            "reward/agreement": 1 - (positives + negatives) / count,
+            "reward/false_positives": positives / count,
+            "reward/false_negatives": negatives / count,
         }
     )
     assert reward.drain() == {"reward/answers": 1.0, "reward/unknown_episodes": 0.0}, "of no episodes there is nothing"
     silent = alone(has_success=False)
     silent.relabel(batch)
-    assert set(silent.drain()) == {"reward/answers", "reward/unknown_episodes", "reward/alone_done"}
+    assert set(silent.drain()) == {"reward/answers", "reward/unknown_episodes", "reward/done"}
 
 
 def test_groups_give_what_a_whole_batch_gives(tmp_path: Path) -> None:
@@ -120,9 +120,9 @@ def test_groups_give_what_a_whole_batch_gives(tmp_path: Path) -> None:
         last = judge.head[-1]
         assert isinstance(last, torch.nn.Linear)
         last.bias[1] -= half
-    reward = AloneReward(judge, gamma=GAMMA, weight=0.5, has_success=True)
+    reward = SuccessReward(judge, gamma=GAMMA, weight=0.5, has_success=True)
     whole = reward.relabel(batch)
-    assert 0 < reward.drain()["reward/alone_done"] < 1
+    assert 0 < reward.drain()["reward/done"] < 1
     parts = join_batches([reward.relabel(group) for group in split_groups(batch)])
     assert torch.equal(whole.reward, parts.reward)
     assert whole.episodes == parts.episodes

@@ -7,47 +7,27 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from embodied_rl.config.suites import usual_env
-from embodied_rl.evaluation.benchmark import interleaved
-from embodied_rl.factory.backends import check_observes
-from embodied_rl.factory.made_for import need_control_rate
-from embodied_rl.factory.policies import CheckpointOptions, open_policy, policy_folder
-from embodied_rl.factory.suites import load, open_tasks, view_of
-from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.policy import Policy
-from embodied_rl.rewards.base import Judge
-from embodied_rl.rewards.card import JudgedEpisode
+from embodied_rl.rewards.card import JudgedEpisode, judge_episode
+from embodied_rl.rewards.judge import Judge
 from embodied_rl.rng import DecisionRng
-from embodied_rl.rollout.sampler import evaluation_specs
-from embodied_rl.sim.mujoco.vec_env import CONTROL_HZ
 from embodied_rl.types import EpisodeSpec, Observation
-from embodied_rl.utils.machine import pick_device
 from embodied_rl.vec_env import VecEnv
 
-_WORLDS = 8
 
+def judge_rollouts(judge: Judge, env: VecEnv, policy: Policy, specs: Sequence[EpisodeSpec]) -> list[JudgedEpisode]:
+    """Let the policy act in the episodes of `specs`, as many at a time as there are envs, and judge them.
 
-def judge_rollouts(judge: Judge, options: CheckpointOptions, suite: str, episodes: int) -> list[JudgedEpisode]:
-    """Let `options`' policy act in `episodes` episodes of held-out states of a suite, task by task, and judge them.
-
-    The policy samples, as in training: greedy it would fail too rarely.
+    It samples, as in training: greedy it would fail too rarely. Episodes whose simulator fails are left out.
     """
-    config = usual_env(suite, _WORLDS)
-    tasks = load(suite, (), config)
-    folder = policy_folder(options.checkpoint)
-    policy = open_policy(options.checkpoint, pick_device("auto"), options.load_options(folder))
-    check_observes(policy, tasks.suite, options.checkpoint)
-    need_control_rate(read_provenance(folder), CONTROL_HZ, options.checkpoint)
-    specs = interleaved(evaluation_specs(tasks.heldout_states, seed=0))[:episodes]
     judged: list[JudgedEpisode] = []
-    with open_tasks(tasks, config, view_of(policy)) as env:
-        for first in range(0, len(specs), _WORLDS):
-            judged += _judge_some(judge, env, policy, specs[first : first + _WORLDS])
+    for first in range(0, len(specs), env.num_envs):
+        judged += _judge_some(judge, env, policy, specs[first : first + env.num_envs])
     return judged
 
 
 def _judge_some(judge: Judge, env: VecEnv, policy: Policy, specs: Sequence[EpisodeSpec]) -> list[JudgedEpisode]:
-    """One episode in each of the first envs; those whose simulator fails are left out."""
+    """One episode in each of the first envs."""
     env.reset(list(range(len(specs))), list(specs))
     frames: list[list[torch.Tensor]] = [[] for _ in specs]
     words = [""] * len(specs)
@@ -80,6 +60,5 @@ def _judge_some(judge: Judge, env: VecEnv, policy: Policy, specs: Sequence[Episo
     for env_id in range(len(specs)):
         if not failed[env_id]:
             images, texts = torch.stack(frames[env_id]), [words[env_id]] * len(frames[env_id])
-            progress, done = judge.progress(images, texts), judge.done(images, texts)
-            judged.append(JudgedEpisode(progress.numpy(), done.numpy(), success[env_id]))
+            judged.append(judge_episode(judge, images, texts, success=success[env_id]))
     return judged

@@ -10,11 +10,11 @@ import torch
 from rich.console import Console
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from embodied_rl.config.reward import RewardTrainConfig
 from embodied_rl.data.chunks import batch_samples, held_out_episodes, random_shift
 from embodied_rl.data.lerobot import Demonstrations
 from embodied_rl.data.progress import ProgressBar
 from embodied_rl.errors import UserError
+from embodied_rl.rewards.config import RewardTrainConfig
 from embodied_rl.rewards.progress import ProgressConfig, ProgressModel, words_of
 from embodied_rl.types import Array
 

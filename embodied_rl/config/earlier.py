@@ -1,0 +1,92 @@
+"""Files of earlier versions: their options under today's names, or one line that says what to write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from embodied_rl.config.env import AUTO, ENVS
+from embodied_rl.config.suites import SUITE, SUITES
+from embodied_rl.errors import UserError
+
+_RENAMED = {("reward", "alone"): "replace_env_reward"}
+_FIXED: dict[tuple[str, str], Any] = {
+    ("algorithm", "advantage_eps"): 1e-6,
+    ("guard", "max_rollbacks"): 3,
+    ("policy", "head"): None,
+    ("policy", "keep_stop"): None,
+    ("policy", "noise_range"): [0.08, 0.16],
+    ("scheduler", "max_batch_delay_ms"): 0.0,
+}
+"""Options that are gone, with the only value that there is now."""
+_UNUSED: dict[str, tuple[Any, ...]] = {
+    "renderer": (AUTO,),
+    "render_quality": (AUTO,),
+    "era": (AUTO, "current"),
+    "reward": ("sparse",),
+    "reward_gamma": (None,),
+    "step_reward": (AUTO,),
+    "control": (AUTO,),
+    **{f"randomize_{what}": (0, 0.0) for what in ("color", "light", "camera", "friction", "mass")},
+    "deterministic": (False,),
+    "processes": (None,),
+}
+"""What files of before may say of options that their simulator has not."""
+
+
+def as_written_today(data: Mapping[str, Any], suite: str = SUITE, source: str = "config") -> dict[str, Any]:
+    """A run's config of an earlier version as `config.train.to_dict` writes it; suite: where it names none.
+
+    Raises:
+        UserError: an option that is gone has another value than the one that there is now.
+    """
+    found = dict(data)
+    for part, values in data.items():
+        if isinstance(values, Mapping):
+            found[part] = {
+                _RENAMED.get((part, key), key): value
+                for key, value in values.items()
+                if not _is_gone(part, key, value, source)
+            }
+    if isinstance(found.get("env"), Mapping):
+        found["env"] = current_env(found["env"], str(data.get("suite", suite)), source)
+    return found
+
+
+def _is_gone(part: str, key: str, value: Any, source: str) -> bool:
+    if (part, key) not in _FIXED:
+        return False
+    fixed = _FIXED[part, key]
+    if value != fixed:
+        raise UserError(
+            f"{source}: '{part}.{key}' is no option any more, and {value} is not what it always is now ({fixed}): "
+            "remove it, or use the version that wrote it."
+        )
+    return True
+
+
+def current_env(data: Mapping[str, Any], suite: str, source: str) -> dict[str, Any]:
+    """The `env` of a file as it is written today: before, one class had the options of every simulator.
+
+    Args:
+        data: as the file has it.
+        suite: that the file is for.
+        source: the file's name, for messages.
+
+    Raises:
+        UserError: an option has a value that its simulator never had a use for.
+    """
+    if "simulator" not in data:
+        return dict(data)
+    values = dict(data)
+    asked = values.pop("simulator")
+    usual = SUITES[suite].simulators[0] if suite in SUITES else "custom"
+    name = "warp" if asked == "warp" else usual
+    known = {field.name for field in fields(ENVS[name])}
+    for key in [key for key in values if key not in known]:
+        if key == "num_threads":  # runs named the number of their machine, also where nothing used it
+            del values[key]
+        elif key in _UNUSED and values.pop(key) not in _UNUSED[key]:  # the reader knows other keys, or not
+            raise UserError(f"{source}: 'env.{key}' does not apply to simulator {name}: remove it, write name: {name}.")
+    return {"name": name, **values}
