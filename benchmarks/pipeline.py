@@ -49,8 +49,8 @@ def pipeline_cells(row: Mapping[str, Any]) -> list[str]:
 
 def play(mode: str, profile: Profile, speed: float, groups: int, measured: int) -> dict[str, Any]:
     """Seconds (of the real set-up) and rows of `measured` iterations after the warm-up, in the middle of a run."""
-    pipelined = {"stream": profile.stream, "async": profile.stale}
-    config = SerialConfig() if mode == "serial" else pipelined.get(mode, PipelinedConfig(env_groups=2))
+    pipelined = {"stream": profile.stream, "async": profile.stale}.get(mode, PipelinedConfig(env_groups=2))
+    config = SerialConfig() if mode == "serial" else pipelined
     microbatch, lockstep = profile.microbatches.get(mode, MICROBATCH), mode == "lockstep"
     devices = Devices(speed)
     algorithm = make_algorithm(GRPOConfig(group_size=GROUP_SIZE, success_rate_range=None, max_oversampling=1.0))

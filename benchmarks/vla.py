@@ -166,10 +166,10 @@ def _plan(policy: OpenVLAPolicy, name: str, device: str, amount: Amount) -> Need
     footprint = memory.measure(policy.config, WAY)
     plan = need(MODE, footprint, memory.cache_bytes(policy.config, 2))
     rows = amount.microbatch, max(amount.act_rows)
-    if device == "cuda" and room(device, 0) < max(plan.update(rows[0]), plan.rollout(rows[1])):
+    if device == "cuda" and room(device) < max(plan.update(rows[0]), plan.rollout(rows[1])):
         raise UserError(
             f"bench vla needs a GPU with {plan.total(*rows) / GIB:.1f} GiB for OpenVLA {name}, and "
-            f"{room(device, 0) / GIB:.1f} GiB of this one are free for it; --preset nano needs less."
+            f"{room(device) / GIB:.1f} GiB of this one are free for it; --preset nano needs less."
         )
     return plan
 

@@ -1,4 +1,4 @@
-"""What fits into memory: ways to train on a GPU that need not be there, and a run's config on this machine.
+"""What fits into memory: ways to train on a GPU that need not be there, and a run's recorded rows on this machine.
 
 Counted: weights, float32 gradients and AdamW's two float32 moments of what trains, and a policy's measured activations.
 Added on a GPU, where they cannot be counted: CUDA's context and libraries. A share of everything goes to the
@@ -7,22 +7,16 @@ allocator's gaps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
 import torch
-from torch import nn
 
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.config.train import TrainConfig
-from embodied_rl.learner.learner import TrainablePolicy
-from embodied_rl.policies.memory import Footprint, Rows, peak_bytes
-from embodied_rl.rollout.episode import ActiveEpisode, decision_rng
+from embodied_rl.policies.memory import Footprint
 from embodied_rl.scheduler.config import PipelinedConfig
-from embodied_rl.types import EpisodeSpec
-from embodied_rl.vec_env import VecEnv
 
 GIB = 2**30
 CONTEXT_BYTES = 1 * GIB
@@ -135,81 +129,18 @@ def serving_bytes(parameters: int, rollout_row: int, cache_row: int) -> int:
     return CONTEXT_BYTES + int((1 + GAPS) * (2 * parameters + rollout_row + cache_row))
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Bytes of a loaded policy and its rows.
+def host_shortage(config: TrainConfig, observation: int, batch_rows: int) -> str | None:
+    """Why the recorded rows of a run do not fit into the host's memory, in words; None if they do.
+
+    What a device lacks a short trial finds out. A trial holds few rows, though, and what runs out of the host's memory
+    is killed.
 
     Args:
-        footprint: the policy's.
-        learning: weights of the parameters that train; a replica has its own of these and shares the others.
-        observation: one recorded row.
+        observation: bytes of one recorded row.
+        batch_rows: rows of an iteration.
     """
-
-    footprint: Footprint
-    learning: int
-    observation: int
-
-
-def measure_sizes(policy: TrainablePolicy, env: VecEnv, spec: EpisodeSpec) -> Sizes:
-    """Sizes of `policy`, from passes over one and two copies of a real row, the first of episode `spec`.
-
-    Its weights stay as they are. Its gradients are dropped.
-    """
-    assert isinstance(policy, nn.Module)
-    env.reset([0], [spec])
-    obs = env.new_observation(1)
-    env.observe([0], obs)
-    replay = policy.act(obs, decision_rng([ActiveEpisode(spec)]), "sample").replay
-
-    def rows(count: int) -> Rows:
-        return Rows(
-            torch.cat([obs.images] * count),
-            torch.cat([obs.proprio] * count),
-            obs.instruction * count,
-            {key: torch.cat([value.cpu()] * count) for key, value in replay.items()},
-        )
-
-    learning = [parameter for parameter in policy.parameters() if parameter.requires_grad]
-    try:
-        for parameter in learning:
-            parameter.grad = torch.zeros_like(parameter)  # there from the second micro-batch on
-        one, two = (peak_bytes(policy, rows(count), train=True) for count in (1, 2))
-    finally:
-        for parameter in learning:
-            parameter.grad = None
-    seen, twice = (peak_bytes(policy, rows(count), train=False) for count in (1, 2))
-    footprint = Footprint(
-        weights=sum(parameter.nbytes for parameter in policy.parameters()),
-        trained=sum(parameter.numel() for parameter in learning),
-        update_fixed=max(0, 2 * one - two),
-        update_per_row=two - one,
-        rollout_per_row=twice - seen,
-    )
-    learning_bytes = sum(parameter.nbytes for parameter in learning)
-    return Sizes(footprint, learning_bytes, obs.images.nbytes + obs.proprio.nbytes)
-
-
-def needs(config: TrainConfig, sizes: Sizes, batch_rows: int) -> dict[str, int]:
-    """Bytes by device that a trial of `config` needs: a run of it, and the untouched weights of what trains.
-
-    batch_rows: rows of an iteration. Recorded rows are in the host's memory ('cpu'), where the simulator is.
-    """
-    scheduler, foot = config.scheduler, sizes.footprint
-    learn = foot.weights + sizes.learning + (_GRADIENT + _MOMENTS) * foot.trained
-    update = foot.update_fixed + config.learner.microbatch_size * foot.update_per_row
-    act = config.env.num_envs * foot.rollout_per_row
-    found = {"cpu": round(sizes.observation * batch_rows * _batches_held(config)), config.device: 0}
-    if not isinstance(scheduler, PipelinedConfig):
-        found[config.device] += learn + max(update, act)
-        return found
-    if scheduler.mode == "async":  # stale rows are evaluated beside acting
-        act += config.learner.microbatch_size * foot.rollout_per_row
-    if scheduler.act_device is None:
-        found[config.device] += learn + sizes.learning + update + act
-    else:
-        found[config.device] += learn + update
-        found[scheduler.act_device] = found.get(scheduler.act_device, 0) + foot.weights + act
-    return found
+    needed, free = round(observation * batch_rows * _batches_held(config)), room("cpu")
+    return f"needs {needed / GIB:.3g} GiB of cpu, {free / GIB:.3g} are free" if needed > free else None
 
 
 def _batches_held(config: TrainConfig) -> float:
@@ -226,19 +157,11 @@ def _batches_held(config: TrainConfig) -> float:
     return (1 if scheduler.mode == "on_policy" else 2) + scheduler.staleness + under_way
 
 
-def room(device: str, held: int) -> int:
-    """Bytes of `device` ('cpu', 'cuda:1') for a run that holds `held` of them already; what gaps take is left out."""
+def room(device: str) -> int:
+    """Bytes of `device` ('cpu', 'cuda:1') that are free for a run; what gaps take is left out."""
     if torch.device(device).type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int((free + torch.cuda.memory_reserved(device)) / (1 + GAPS))
     with open("/proc/meminfo", encoding="ascii") as file:
         available = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
-    return int((available + held) / (1 + GAPS))
-
-
-def shortage(needed: Mapping[str, int], free: Mapping[str, int]) -> str | None:
-    """Why `needed` does not fit into `free` (bytes by device), in words; None if it does."""
-    for device, count in needed.items():
-        if count > free[device]:
-            return f"needs {count / GIB:.3g} GiB of {device}, {free[device] / GIB:.3g} are free"
-    return None
+    return int(available / (1 + GAPS))

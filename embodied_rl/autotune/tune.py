@@ -14,19 +14,16 @@ from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from torch import nn
 
 from embodied_rl.algorithms.make import make_algorithm
-from embodied_rl.autotune.memory import Sizes, measure_sizes, needs, room, shortage
+from embodied_rl.autotune.memory import host_shortage
 from embodied_rl.autotune.trials import Outcome, Round, Trial, halve, num_trials, run_trial
 from embodied_rl.config.env import EnvConfig, resized
 from embodied_rl.config.train import TrainConfig
 from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.types import TrainablePolicy
-from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.config import PipelinedConfig, RayConfig, SchedulerConfig, SerialConfig
-from embodied_rl.scheduler.pipeline.replica import replicate
 from embodied_rl.utils.signals import Interrupted
 from embodied_rl.utils.words import counted
 from embodied_rl.vec_env import VecEnv
@@ -81,7 +78,8 @@ def tune(
 ) -> Tuning:
     """Choose scheduler, env groups, worlds and micro-batch for `config`, which is resolved; the rest stays as given.
 
-    `async` is tried only where config asks for it. What does not fit into memory is not tried. Neither `policy` nor any
+    `async` is tried only where config asks for it. Whose rows do not fit into the host's memory is not
+    tried, what runs out of a device's has failed. Neither `policy` nor any
     random stream of the run changes.
 
     Args:
@@ -109,18 +107,16 @@ def tune(
 
 
 def _tune(config: TrainConfig, trials: _Trials, console: Console, others: Sequence[str]) -> Tuning:
-    sizes, rows_per_group = trials.look()
-    free = {device: room(device, held) for device, held in _held(config, others, sizes).items()}
+    observation, rows_per_group = trials.look()
     batch_rows = round(config.rollout.groups(trials.group_size) * rows_per_group)
     outcomes = [
-        Outcome(one, error=shortage(needs(one, sizes, batch_rows), free))
+        Outcome(one, error=host_shortage(one, observation, batch_rows))
         for one in candidates(config, rows_per_group, others)
     ]
     fitting = [outcome.candidate for outcome in outcomes if outcome.error is None]
     if not fitting:
         raise UserError(
-            f"no schedule fits into memory ({outcomes[0].error}): lower --learner.microbatch-size, --env.num-envs or "
-            "--rollout.episodes-per-iteration."
+            f"no schedule's rows fit into memory ({outcomes[0].error}): lower --rollout.episodes-per-iteration."
         )
     total = num_trials(len(fitting))
     if not console.is_terminal:
@@ -143,13 +139,6 @@ def _tune(config: TrainConfig, trials: _Trials, console: Console, others: Sequen
     return Tuning(best.candidate, best, [by_config.get(outcome.candidate, outcome) for outcome in outcomes])
 
 
-def _held(config: TrainConfig, others: Sequence[str], sizes: Sizes) -> dict[str, int]:
-    """Bytes that this process holds already, by device."""
-    acts_on = config.scheduler.act_device if isinstance(config.scheduler, PipelinedConfig) else None
-    devices = {"cpu", config.device, *others[:1], *([acts_on] if acts_on else [])}
-    return {device: sizes.footprint.weights if device == config.device else 0 for device in devices}
-
-
 class _Trials:
     """Runs trials on one simulator after the other: it is opened anew where a candidate wants another one."""
 
@@ -166,15 +155,13 @@ class _Trials:
     def __exit__(self, *_: object) -> None:
         self._close()
 
-    def look(self) -> tuple[Sizes, float]:
-        """Sizes of the policy, and rows of a group as one wave of episodes has them. It also warms the process up."""
+    def look(self) -> tuple[int, float]:
+        """Bytes of a recorded row, and rows of a group as one wave of episodes has them. It warms the process up."""
         config = self._config
         small = fill_in(config, SerialConfig(), config.env.num_envs, max(1, config.learner.microbatch_size // 2), 1)
-        spec = EpisodeSampler(config.seed, self._states, self.group_size).next_group()[0]
-        assert isinstance(self._policy, nn.Module)
-        sizes = measure_sizes(replicate(self._policy), self._env_of(config.env), spec)
+        row = self._env_of(config.env).new_observation(1)
         found = self.run(small, waves=1)
-        return sizes, found.decisions / self._groups(1)
+        return row.images.nbytes + row.proprio.nbytes, found.decisions / self._groups(1)
 
     def run(self, candidate: TrainConfig, waves: int) -> Trial:
         """A trial with so many episodes for each world of the given config, at most as many as an iteration has."""

@@ -119,8 +119,8 @@ def check_reward(
         raise UserError("--autotune has no reward model in its trials: tune without --reward.model, then train.")
     if not isinstance(algorithm, PPOConfig):
         raise UserError(
-            "--reward.model adds differences of a potential, which leave the return of each episode that GRPO "
-            "compares as it was: use --algorithm ppo."
+            "--reward.model is built for PPO: GRPO compares episodes by their returns, which differences of a "
+            "potential leave as they were. Use --algorithm ppo."
         )
     if reward.replace_env_reward:  # then nothing that is learned may depend on what the simulator says of success
         if algorithm.bootstrap_truncated:

@@ -161,10 +161,9 @@ def test_what_does_not_fit_is_not_tried_and_said_so(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(tune_module, "run_trial", made_up)
     monkeypatch.setattr(
         tune_module,
-        "shortage",
-        lambda needed, free: None if needed["cpu"] < limit else "needs 9 GiB of cpu, 1 are free",
+        "host_shortage",
+        lambda config, *_: None if config.learner.microbatch_size < limit else "needs 9 GiB of cpu, 1 are free",
     )
-    monkeypatch.setattr(tune_module, "needs", lambda config, *_: {"cpu": config.learner.microbatch_size})
     limit = 33
     tuning = tune(ROWS, Simulators(), ToyPolicy(), TASKS, quiet())
     assert set(tried) == {16, 32}
@@ -172,7 +171,7 @@ def test_what_does_not_fit_is_not_tried_and_said_so(monkeypatch: pytest.MonkeyPa
     assert [outcome.candidate.learner.microbatch_size for outcome in refused] == [64, 64]
     assert tuning.describe().startswith(f"chosen of {len(tuning.outcomes)}: ")
     limit = 0
-    with pytest.raises(UserError, match=r"no schedule fits into memory \(needs 9 GiB of cpu.*lower --learner"):
+    with pytest.raises(UserError, match=r"no schedule's rows fit into memory \(needs 9 GiB of cpu.*lower --rollout"):
         tune(ROWS, Simulators(), ToyPolicy(), TASKS, quiet())
 
 

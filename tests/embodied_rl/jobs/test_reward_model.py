@@ -84,7 +84,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     with_reward(opened(replace(asks_for(folder), perturb=("light",))))
     with pytest.raises(UserError, match="no reward model"):
         with_reward(opened(asks_for(tmp_path)))
-    with pytest.raises(UserError, match="use --algorithm ppo"):
+    with pytest.raises(UserError, match="Use --algorithm ppo"):
         replace(asks_for(folder), algorithm=GRPOConfig()).check()
     with pytest.raises(UserError, match="weight must be above 0"):
         RewardConfig(model=str(folder), weight=0)
@@ -111,7 +111,7 @@ def test_a_judge_may_teach_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"algorithm": GRPOConfig()}, "--reward.replace-env-reward is built for PPO: use --algorithm ppo"),
+        ({"algorithm": GRPOConfig()}, "--reward.model is built for PPO: GRPO compares"),
         ({"algorithm": PPOConfig()}, "add --algorithm.no-bootstrap-truncated"),
         ({"rollout": RolloutConfig(sampler="adaptive")}, "--rollout.sampler adaptive draws episodes by the simulator"),
         ({"guard": GuardConfig(action="roll_back")}, "--guard.action roll_back takes updates back by the simulator"),
