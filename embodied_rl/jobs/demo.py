@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embodied_rl.config.suites import usual_env
+from embodied_rl.errors import UserError
 from embodied_rl.evaluation.benchmark import interleaved
 from embodied_rl.factory.backends import check_observes
 from embodied_rl.factory.made_for import need_control_rate
@@ -17,10 +18,10 @@ from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.sim.mujoco.vec_env import CONTROL_HZ
 from embodied_rl.telemetry.video import VideoWriter, caption_rows, captioned, write_gif
-from embodied_rl.types import Array
+from embodied_rl.types import Array, EpisodeResult
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.machine import pick_device
-from embodied_rl.utils.words import sentence
+from embodied_rl.utils.words import counted, sentence
 from embodied_rl.vec_env import SimulatorFailed
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ _STILL_S = 0.6
 
 def run(
     options: CheckpointOptions, suite: str, names: Sequence[str], episodes: int, path: Path, *, gif: bool = False
-) -> list[bool]:
+) -> list[EpisodeResult]:
     """Film `episodes` episodes of the policy that `options` names, from held-out states of the tasks in turn.
 
     Args:
@@ -40,7 +41,10 @@ def run(
         path: the MP4; with `gif` also a GIF of the same name.
 
     Returns:
-        Which episodes succeeded.
+        The filmed episodes.
+
+    Raises:
+        UserError: The checkpoint does not fit the suite, or the simulator draws no images.
     """
     console = LastingConsole()
     config = usual_env(suite, 1)
@@ -49,28 +53,44 @@ def run(
     policy = open_policy(options.checkpoint, pick_device("auto"), options.load_options(folder))
     check_observes(policy, tasks.suite, options.checkpoint)
     need_control_rate(read_provenance(folder), CONTROL_HZ, options.checkpoint)
-    won: list[bool] = []
+    results: list[EpisodeResult] = []
     film: list[Array] = []
     with open_tasks(tasks, config, view_of(policy)) as env:
-        hz = env.info.control_hz
+        hz, flagged = env.info.control_hz, env.info.has_success
         for spec in interleaved(evaluation_specs(env.heldout_states, seed=0))[:episodes]:
             try:
                 result, frames = record_frames(env, policy, spec, "greedy")
             except SimulatorFailed as error:
                 console.say(f"  left out: {error}")
                 continue
+            except NotImplementedError as error:
+                raise UserError(f"there is nothing to film: {error}") from error
             caption = sentence(spec.task)
             frames += frames[-1:] * round(_STILL_S * hz)
             # of all tasks: a film has one size
-            rows = caption_rows(map(sentence, env.heldout_states), frames[0].shape[1], flagged=True)
-            film += [captioned(frame, caption, result.success, rows) for frame in frames]
-            won.append(result.success)
-            console.say(f"  {'success' if result.success else 'failure'}  {caption}")
+            rows = caption_rows(map(sentence, env.heldout_states), frames[0].shape[1], flagged=flagged)
+            film += [captioned(frame, caption, result.success if flagged else None, rows) for frame in frames]
+            results.append(result)
+            console.say(f"  {_outcome(result, has_success=flagged)}  {caption}")
     with VideoWriter(path, hz) as video:
         for frame in film:
             video.write(frame)
-    console.say(f"{sum(won)} of {len(won)} episodes succeeded; film: {path}")
+    won = sum(result.success for result in results)
+    total = f"{won} of {len(results)} episodes succeeded" if flagged else _mean(results)
+    console.say(f"{total}; film: {path}")
     if gif:
         write_gif(path.with_suffix(".gif"), film[::2], hz / 2)
         console.say(f"GIF: {path.with_suffix('.gif')}")
-    return won
+    return results
+
+
+def _outcome(result: EpisodeResult, *, has_success: bool) -> str:
+    """'success', 'failure', or the return where tasks have no success flag."""
+    if not has_success:
+        return f"return {result.reward:.1f}"
+    return "success" if result.success else "failure"
+
+
+def _mean(results: Sequence[EpisodeResult]) -> str:
+    mean = sum(result.reward for result in results) / max(1, len(results))
+    return f"{counted(len(results), 'episode')}, mean return {mean:.1f}"

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,6 +18,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.factory.suites import load
 from embodied_rl.policies.checkpoints.folder import read_weights
 from embodied_rl.sim.task import SEEDED_HELDOUT, SEEDED_TRAIN
+from embodied_rl.types import Array, EpisodeResult, EpisodeSpec
 
 SHORT = (
     "train gymnasium --task Pendulum-v1 --env.num-envs 4 --rollout.episodes-per-iteration 4 --checkpoint.every 1 "
@@ -61,7 +63,9 @@ def test_a_run_reports_the_mean_return_and_resumes_to_the_same_end(
     assert sum("eval/return" in row for row in rows) == 2
 
 
-def test_the_checkpoint_is_evaluated_on_its_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_checkpoint_is_evaluated_and_filmed_on_its_task(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = train(f"{SHORT} --iterations 1", tmp_path / "run")
     capsys.readouterr()
     assert (
@@ -92,6 +96,24 @@ def test_the_checkpoint_is_evaluated_on_its_task(tmp_path: Path, capsys: pytest.
     ):
         assert main([*words, "--checkpoint", str(folder)]) != 0
         assert said in capsys.readouterr().err
+    demo = ["demo", "--suite", "gymnasium", "--task", "Pendulum-v1", "--episodes", "1", "--checkpoint", str(folder)]
+
+    def filmed(_env: object, _policy: object, spec: EpisodeSpec, _mode: str) -> tuple[EpisodeResult, list[Array]]:
+        result = EpisodeResult(spec, False, False, True, -12.5, 200, 200)
+        return result, [np.zeros((256, 256, 3), np.uint8)]
+
+    def undrawn(*_: object) -> None:
+        raise NotImplementedError("Pendulum-v1 can't be drawn: pygame is not installed.")
+
+    monkeypatch.setattr("embodied_rl.jobs.demo.record_frames", filmed)
+    assert main([*demo, "--out", str(tmp_path / "demo.mp4")]) == 0
+    shown = capsys.readouterr().out
+    assert "  return -12.5  Pendulum-v1\n1 episode, mean return -12.5; film: " in shown
+    assert "fail" not in shown, "a task without a success flag fails no episode"
+    monkeypatch.setattr("embodied_rl.jobs.demo.record_frames", undrawn)
+    assert main([*demo, "--out", str(tmp_path / "none.mp4")]) == 2
+    assert "there is nothing to film: Pendulum-v1 can't be drawn" in capsys.readouterr().err
+    assert not (tmp_path / "none.mp4").exists()
 
 
 def test_a_run_may_begin_with_a_checkpoint(tmp_path: Path) -> None:
