@@ -176,16 +176,19 @@ def run_episodes(
     on_round: Callable[[], None],
 ) -> None:
     """Run those of `specs` that `ledger` lacks, with what they commanded; arguments as those of `run_missing`."""
-    command, recorder = plan.command, ActionRecorder(env)
+    command = plan.command
+    # of a hand's translations, which the actions of other suites are not
+    recorder = ActionRecorder(env) if plan.tasks.scenes else None
 
     def outcome_of(result: EpisodeResult) -> Outcome:
         number = result.spec.episode_id
         perturbation = plan.variants[number].drawn if plan.variants else {}
         at_end = env.at_end(number) if command.at_end else None
-        return Outcome(result, at_end, perturbation, smoothness(recorder.take(number)))
+        motion = {} if recorder is None else smoothness(recorder.take(number))
+        return Outcome(result, at_end, perturbation, motion)
 
     run_missing(
-        recorder,
+        recorder or env,
         policy,
         interleaved(specs),
         command.mode,

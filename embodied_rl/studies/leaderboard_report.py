@@ -15,7 +15,7 @@ from embodied_rl.evaluation.benchmark import summarise
 from embodied_rl.evaluation.evaluate import Score, nothing_measured, score
 from embodied_rl.evaluation.intervals import mean_interval
 from embodied_rl.evaluation.overlap import Overlap
-from embodied_rl.evaluation.results_log import Finished
+from embodied_rl.evaluation.results_log import Finished, Outcome
 from embodied_rl.jobs.videos import failure_index, failure_path, failures
 from embodied_rl.policies.checkpoints.shipped import is_shipped
 from embodied_rl.studies.leaderboard_config import Leaderboard, describe_options
@@ -112,7 +112,7 @@ def _row(name: str, parts: Sequence[Measured], rank: int | None, not_ranked: str
         "success": _score(done),
         "seeds": _seeds(parts),
         "training": [curve for checkpoint in each.values() if (curve := _curve(checkpoint)) is not None],
-        "motion": {key: round(fmean(o.motion[key] for o in outcomes), 6) for key in ("path_length", "jerk")},
+        "motion": _motion(outcomes),
         "suites": {suite: _score(rows) for suite, rows in suites.items()},
         "tasks": {task: _score(done, task) for task in dict.fromkeys(spec.task for spec in specs)},
         "cells": [
@@ -120,6 +120,13 @@ def _row(name: str, parts: Sequence[Measured], rank: int | None, not_ranked: str
             for folder in (part.evaluation.folder.as_posix() for part in parts)
         ],
     }
+
+
+def _motion(outcomes: Sequence[Outcome]) -> dict[str, float] | None:
+    """How smoothly the arm was commanded; None where an episode's actions are no translations of a hand."""
+    if not all(outcome.motion for outcome in outcomes):
+        return None
+    return {key: round(fmean(o.motion[key] for o in outcomes), 6) for key in ("path_length", "jerk")}
 
 
 def _seeds(parts: Sequence[Measured]) -> dict[str, Any] | None:
@@ -235,6 +242,7 @@ def render_page(figures: Mapping[str, Any], extras: Extras) -> str:
         first=_facts(figures),
         scopes=[ALL, *dict.fromkeys(name for row in rows for part in ("suites", "tasks") for name in row[part])],
         scores=[json.dumps({ALL: row["success"], **row["suites"], **row["tasks"]}) for row in rows],
+        moves=all(row["motion"] for row in rows),
         curves=draw(Plot("Success on held-out states", lines, rates=True, large=True)) if lines else "",
     )
 

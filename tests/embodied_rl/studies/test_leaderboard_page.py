@@ -105,6 +105,12 @@ def test_curves_films_speed_and_seeds_are_shown_where_there_are_some() -> None:
         assert f"<h2>{heading}</h2>" not in empty
 
 
+def test_figures_of_motion_are_shown_where_every_row_has_them() -> None:
+    still = FIGURES | {"rows": [*FIGURES["rows"][:-1], FIGURES["rows"][-1] | {"motion": None}]}
+    assert 'data-label="jerk"' in render_page(FIGURES, EXTRAS)
+    assert "jerk" not in render_page(still, EXTRAS)
+
+
 def test_stand_ins_for_official_files_are_said_beside_the_result() -> None:
     said = "APPROXIMATE: 2 official files are stand-ins"
     figures = FIGURES | {"machine": {"toy": {"mujoco": "4.0.0"}, "goal": {"stand_in_files": 2}}}
