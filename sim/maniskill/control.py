@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.types import Array
 
 AUTO, LIBERO = "auto", "libero"
+PROPRIO_DIM = 8
 EE_DELTA_POSE = "pd_ee_delta_pose"
 _LIBERO_METERS, _LIBERO_RADIANS = 0.05, 0.5
 
@@ -73,3 +75,12 @@ def describe_control(wanted: str, env: Any, task: str) -> Control:
         scale = np.asarray([to_meters] * 3 + [to_radians] * 3 + [-1.0], np.float32)
         return Control(LIBERO, EE_DELTA_POSE, -np.ones(7, np.float32), np.ones(7, np.float32), scale)
     return Control(env.control_mode, env.control_mode, low, high, np.ones(len(low), np.float32))
+
+
+def libero_proprio(env: Any) -> torch.Tensor:
+    """LIBERO's eight numbers of every world: position of the hand, its axis-angle, the fingers; float32 [N, 8]."""
+    pose = env.agent.tcp.pose
+    w, xyz = pose.q[:, :1], pose.q[:, 1:]
+    sine = torch.linalg.vector_norm(xyz, dim=1, keepdim=True)
+    turned = torch.where(sine > 1e-9, xyz / sine.clamp(min=1e-9) * 2 * torch.atan2(sine, w), 0.0)
+    return torch.cat([pose.p, turned, env.agent.robot.get_qpos()[:, -2:]], dim=1).float()

@@ -6,6 +6,8 @@ Written from ManiSkill's documentation; the tests run on machines without a GPU 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -14,8 +16,8 @@ import torch
 from embodied_rl.errors import UserError
 from embodied_rl.policy import action_array
 from embodied_rl.sim.checks import check_env_ids, check_episodes
-from embodied_rl.sim.maniskill.control import LIBERO, describe_control, pick_mode
-from embodied_rl.sim.maniskill.load import NO_REWARD, load_maniskill, make
+from embodied_rl.sim.maniskill.control import LIBERO, PROPRIO_DIM, describe_control, libero_proprio, pick_mode
+from embodied_rl.sim.maniskill.load import NO_REWARD, hand_camera, load_maniskill, make
 from embodied_rl.sim.maniskill.tasks import ManiSkillTask
 from embodied_rl.sim.maniskill.vec_env import Setup
 from embodied_rl.sim.step_reward import choose_reward
@@ -59,21 +61,26 @@ class ManiSkillGpuVecEnv:
         self._live = torch.zeros(num_envs, dtype=torch.bool, device=state.device)
         self._held = [False] * num_envs
         self.info = self._describe(state, "success" in info)
-        self._images = self.info.new_observation(num_envs).images
+        shown = self.info.new_observation(num_envs)
+        self._images, self._proprio = shown.images, shown.proprio
+        if self.info.proprio_dim:
+            self._proprio[:] = libero_proprio(self._env)
 
     def _open(self, mode: str | None) -> Any:
         size = self._setup.image_size
         options = {"control_mode": mode} if mode else {}
         cameras = {} if size is None else {"sensor_configs": {"width": size, "height": size}}
-        return make(
-            self._task.env_id,
-            num_envs=self.num_envs,
-            obs_mode="state",
-            sim_backend="gpu",
-            render_backend="gpu",
-            **options,
-            **cameras,
-        )
+        wants_hand = self._setup.cameras is not None and self._setup.cameras > 1
+        with hand_camera() if wants_hand else nullcontext():
+            return make(
+                self._task.env_id,
+                num_envs=self.num_envs,
+                obs_mode="state",
+                sim_backend="gpu",
+                render_backend="gpu",
+                **options,
+                **cameras,
+            )
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         """Put `episodes[i]` into `env_ids[i]`, one after the other."""
@@ -86,6 +93,10 @@ class ManiSkillGpuVecEnv:
             self._state[env_id] = state[env_id]
             self._steps[env_id], self._live[env_id], self._held[env_id] = 0, True, True
             self._potential[env_id] = 0.0
+            if self.info.proprio_dim:
+                self._proprio[env_id] = libero_proprio(self._env)[env_id]
+        if self._setup.cameras is not None:
+            self._env._hidden_objects = []  # goals, such as PickCube's
         if self.info.cameras:
             self._look(torch.tensor(list(env_ids), device=self._state.device))
 
@@ -120,6 +131,8 @@ class ManiSkillGpuVecEnv:
         fine = torch.isfinite(state[rows]).all(dim=1) & torch.isfinite(native)
         sound = running & fine  # of a broken world the last sound state is what is seen
         self._state[rows[sound]] = state[rows[sound]]
+        if self.info.proprio_dim:
+            self._proprio[rows[sound]] = libero_proprio(self._env)[rows[sound]]
         self._steps[rows[running]] += 1
         ended = terminated & ~(success & (self._reward == "native")) & fine
         late = (self._steps[rows] >= self._task.max_episode_steps) & ~ended & fine
@@ -169,6 +182,7 @@ class ManiSkillGpuVecEnv:
             raise ValueError("an env that holds no episode was observed; reset it first")
         rows = torch.tensor(list(env_ids), device=self._state.device)
         out.state[: len(rows)] = self._state[rows]
+        out.proprio[: len(rows)] = self._proprio[rows]
         out.images[: len(rows)] = self._images[rows]
         out.instruction[: len(rows)] = [self._task.instruction] * len(rows)
 
@@ -186,15 +200,16 @@ class ManiSkillGpuVecEnv:
 
     def _describe(self, state: torch.Tensor, has_success: bool) -> EnvInfo:
         size, control = self._setup.image_size, self._control
+        cameras = self._setup.sensors(self._env, self._task.name)
         return EnvInfo(
             backend="maniskill",
             suite=self._task.suite,
             simulator=f"maniskill {version('mani-skill')}, sapien {version('sapien')}, PhysX on a GPU, control "
             f"{control.name}, reward {self._reward} of {self._env.reward_mode}",
-            renderer="none" if size is None else "sapien on the GPU",
-            cameras=() if size is None else tuple(self._env.scene.sensors),
+            renderer="sapien on the GPU" if cameras else "none",
+            cameras=cameras,
             image_shape=(size or 0, size or 0),
-            proprio_dim=0,
+            proprio_dim=PROPRIO_DIM if control.name == LIBERO else 0,
             state_dim=int(state.shape[1]),
             action_dim=len(control.low),
             action_low=tuple(map(float, control.low)),
@@ -205,3 +220,19 @@ class ManiSkillGpuVecEnv:
             steps_together=True,
             device=str(state.device),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ManiSkillGpuFactory:
+    """Call it with a number of envs to open a `ManiSkillGpuVecEnv` of one task."""
+
+    task: ManiSkillTask
+    setup: Setup
+
+    @property
+    def why_no_processes(self) -> str:
+        """Why a `ProcessVecEnv` can't hold its envs, in one line."""
+        return "a GPU holds all worlds in one simulation: leave --env.processes out."
+
+    def __call__(self, num_envs: int) -> ManiSkillGpuVecEnv:
+        return ManiSkillGpuVecEnv(self.task, num_envs, self.setup)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -97,6 +99,36 @@ def make(env_id: str, **options: Any) -> Any:
         raise UserError(
             f"ManiSkill needs a Vulkan driver, also for states ({' '.join(str(error).split())}): {vulkan.INSTALL}"
         ) from None
+
+
+_HAND_CAMERA = (0.0464982, -0.0200011, 0.0360011), (0.0, 0.70710678, 0.0, 0.70710678)
+"""Where the robot `panda_wristcam` has it, from its hand: metres, and a quaternion (w, x, y, z)."""
+_making = threading.Lock()
+
+
+@contextmanager
+def hand_camera() -> Iterator[None]:
+    """Pandas that are made meanwhile have the camera of `panda_wristcam`, and move like any other.
+
+    That robot itself has the camera's mass, begins turned, and few tasks know it.
+    """
+    load_maniskill()
+    import sapien
+    from mani_skill.agents.robots.panda.panda import Panda
+    from mani_skill.sensors.camera import CameraConfig
+
+    def configs(robot: Any) -> list[Any]:
+        hand = robot.robot.links_map["panda_hand"]
+        pose: Any = sapien.Pose(*_HAND_CAMERA)
+        return [CameraConfig("hand_camera", pose, 128, 128, math.pi / 2, 0.01, 100, mount=hand)]
+
+    kind: Any = Panda
+    with _making:  # it is the class that is changed
+        kind._sensor_configs = property(configs)
+        try:
+            yield
+        finally:
+            del kind._sensor_configs
 
 
 @contextmanager

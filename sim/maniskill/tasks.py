@@ -19,6 +19,22 @@ from embodied_rl.utils.suites import as_names
 SUITE = "maniskill"
 _DRAWN = 10_100
 _LONG = 1_000
+INSTRUCTIONS = {
+    "PickCube-v1": "pick up the red cube and hold it at the green goal",
+    "PushCube-v1": "push the blue cube to the target",
+    "PullCube-v1": "pull the blue cube to the target",
+    "PullCubeTool-v1": "pull the cube closer with the tool",
+    "PokeCube-v1": "poke the cube with the peg",
+    "StackCube-v1": "put the red cube on the green cube",
+    "StackPyramid-v1": "build a pyramid of the three cubes",
+    "PlaceSphere-v1": "put the ball into the bin",
+    "LiftPegUpright-v1": "stand the peg upright",
+    "PegInsertionSide-v1": "put the peg into the hole of the box",
+    "PlugCharger-v1": "plug the charger into the socket",
+    "RollBall-v1": "roll the ball to the target",
+    "PushT-v1": "push the T onto its outline",
+}
+"""What policies are told; of other tasks the words of their ids."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +66,7 @@ def _task(env_id: str, horizon: int | None) -> ManiSkillTask:
     return ManiSkillTask(
         name=f"{SUITE}/{env_id}",
         suite=SUITE,
-        instruction=re.sub(r"[-_]", " ", words).lower(),
+        instruction=INSTRUCTIONS.get(env_id) or re.sub(r"[-_]", " ", words).lower(),
         max_episode_steps=min(horizon or _LONG, _LONG),
         init_states=seeds(),
         train_states=SEEDED_TRAIN,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Literal
@@ -13,16 +14,16 @@ import torch
 
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.sim.checks import check_env_ids, check_episodes
-from embodied_rl.sim.maniskill.control import AUTO, LIBERO, Control, describe_control, pick_mode
-from embodied_rl.sim.maniskill.load import NO_REWARD, load_maniskill, make
+from embodied_rl.sim.maniskill.control import AUTO, LIBERO, PROPRIO_DIM, Control, describe_control, pick_mode
+from embodied_rl.sim.maniskill.load import NO_REWARD, hand_camera, load_maniskill, make
 from embodied_rl.sim.maniskill.tasks import ManiSkillTask
 from embodied_rl.sim.step_reward import RewardMode, StepReward, choose_reward
 from embodied_rl.sim.stepping import ChunkBook, StepOutcome, bounded_actions
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
+from embodied_rl.utils.words import counted
 from embodied_rl.vec_env import EnvInfo
 
 RENDER_CAMERA = "render_camera"
-PROPRIO_DIM = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,14 @@ class Setup:
     reward: RewardMode = "auto"
     image_size: int | None = None
     gamma: float = 1.0
+    cameras: int | None = None
+
+    def sensors(self, env: Any, task: str) -> tuple[str, ...]:
+        """Names of the cameras that are drawn; UserError where there are fewer than were asked for."""
+        known = () if self.image_size is None else tuple(env.scene.sensors)
+        if self.cameras is not None and self.cameras > len(known):
+            raise UserError(f"{task} has {counted(len(known), 'camera')} ({', '.join(known)}), not {self.cameras}.")
+        return known[: self.cameras]
 
 
 class World:
@@ -43,8 +52,12 @@ class World:
         if setup.image_size is not None:
             options["sensor_configs"] = {"width": setup.image_size, "height": setup.image_size}
         self.task = task
-        # always states: obs_mode 'rgb' would draw after every step
-        self.env = make(task.env_id, num_envs=1, obs_mode="state", sim_backend="cpu", render_backend="cpu", **options)
+        wants_hand = setup.cameras is not None and setup.cameras > 1
+        with hand_camera() if wants_hand else nullcontext():
+            # always states: obs_mode 'rgb' would draw after every step
+            self.env = make(
+                task.env_id, num_envs=1, obs_mode="state", sim_backend="cpu", render_backend="cpu", **options
+            )
         self.reward = StepReward("native")
         self.steps, self.live = 0, False
         self.state: Array = np.zeros(0, np.float32)
@@ -52,6 +65,8 @@ class World:
     def reset(self, seed: int, setup: Setup) -> None:
         """Begin the episode of `seed`, paid as `setup` says."""
         state, info = self.env.reset(seed=seed)
+        if setup.cameras is not None:
+            self.env._hidden_objects = []  # goals, such as PickCube's
         self.reward = StepReward(self.paid(setup.reward, has_success="success" in info), gamma=setup.gamma)
         self.state, self.steps, self.live = _row(state), 0, True
 
@@ -237,7 +252,7 @@ class _Opened:
             return f"is controlled by other actions ({self.control.name})"
         if env.control_freq != other.control_freq:
             return f"runs at {env.control_freq:g} Hz, not {other.control_freq:g}"
-        if cameras and list(env.scene.sensors) != list(other.scene.sensors):
+        if cameras and list(env.scene.sensors) != list(other.scene.sensors):  # their order too
             return "has other cameras"
         return None
 
@@ -278,6 +293,7 @@ def _open(task: ManiSkillTask, setup: Setup) -> _Opened:
 def _describe(opened: Sequence[_Opened], setup: Setup, driver: str) -> EnvInfo:
     first, control, size = opened[0].world, opened[0].control, setup.image_size
     tasks = [one.world.task for one in opened]
+    cameras = setup.sensors(first.env, first.task.name)
     paid = {
         f"{one.world.paid(setup.reward, has_success=one.has_success)} of {one.world.env.reward_mode}" for one in opened
     }
@@ -286,8 +302,8 @@ def _describe(opened: Sequence[_Opened], setup: Setup, driver: str) -> EnvInfo:
         suite="+".join(dict.fromkeys(task.suite for task in tasks)),
         simulator=f"maniskill {version('mani-skill')}, sapien {version('sapien')}, PhysX on the CPU, control "
         f"{control.name}, reward {'+'.join(sorted(paid))}",
-        renderer="none" if size is None else f"sapien, {driver}",
-        cameras=() if size is None else tuple(first.env.scene.sensors),
+        renderer=f"sapien, {driver}" if cameras else "none",
+        cameras=cameras,
         image_shape=(size or 0, size or 0),
         proprio_dim=PROPRIO_DIM if control.name == LIBERO else 0,
         state_dim=opened[0].state_dim,
@@ -312,6 +328,9 @@ class ManiSkillFactory:
             has it, else 'dense' or 'sparse'.
         gamma: the learner's discount of a decision, for the reward 'progress'.
         image_size: also draw the robot's cameras at H = W of this many pixels; None: no images.
+        cameras: how many of them, from the first; a Panda has one in its hand then, also where its task gives it none,
+            and goals that ManiSkill hides from cameras are seen. None: the task's own, which show what its mode `rgb`
+            does.
     """
 
     tasks: tuple[ManiSkillTask, ...]
@@ -319,6 +338,8 @@ class ManiSkillFactory:
     reward: RewardMode = "auto"
     gamma: float = 1.0
     image_size: int | None = None
+    cameras: int | None = None
 
     def __call__(self, num_envs: int) -> ManiSkillVecEnv:
-        return ManiSkillVecEnv(self.tasks, num_envs, Setup(self.control, self.reward, self.image_size, self.gamma))
+        setup = Setup(self.control, self.reward, self.image_size, self.gamma, self.cameras)
+        return ManiSkillVecEnv(self.tasks, num_envs, setup)

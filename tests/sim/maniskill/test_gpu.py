@@ -71,6 +71,64 @@ def env(monkeypatch: pytest.MonkeyPatch) -> ManiSkillGpuVecEnv:
     return ManiSkillGpuVecEnv(load_tasks(["PushCube-v1"])[0], 3, Setup(image_size=4, gamma=0.5))
 
 
+class Hands(Counting):
+    """A Panda in each world, whose hand is as high as its worlds' steps, with the controller of LIBERO's actions."""
+
+    control_mode = "pd_ee_delta_pose"
+    single_action_space = SimpleNamespace(low=-np.ones(7), high=np.ones(7))
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        arm = SimpleNamespace(pos_upper=0.1, rot_upper=0.1)
+        self.agent = SimpleNamespace(
+            uid="panda",
+            supported_control_modes=["pd_ee_delta_pose"],
+            controller=SimpleNamespace(configs={"arm": arm}),
+            robot=SimpleNamespace(get_qpos=lambda: torch.full((num_envs, 9), 0.04)),
+        )
+        self._hidden_objects = ["a goal"]
+        self._move()
+
+    def _move(self) -> None:
+        still = torch.zeros(len(self.state))
+        place = torch.stack([still, still, self.state[:, 1]], dim=1)
+        turn = torch.tensor([[np.cos(0.5), 0.0, np.sin(0.5), 0.0]]).expand(len(self.state), 4).float()
+        self.agent.tcp = SimpleNamespace(pose=SimpleNamespace(p=place, q=turn))
+
+    def reset(self, seed: Any, options: dict[str, Any] | None = None) -> tuple[torch.Tensor, dict[str, Any]]:
+        found = super().reset(seed, options)
+        self._move()
+        return found
+
+    def step(self, actions: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found = super().step(actions)
+        self._move()
+        return found
+
+
+def test_proprio_is_liberos_and_stays_where_an_episode_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(gpu, "make", lambda _, num_envs, **options: Hands(num_envs))
+    env = ManiSkillGpuVecEnv(load_tasks(["PushCube-v1"])[0], 2, Setup(image_size=4, cameras=1))
+    assert (env.info.proprio_dim, env.info.action_dim, env.info.cameras) == (8, 7, ("base_camera",))
+    env.reset([0, 1], [EpisodeSpec(i, PUSH, i, 0) for i in range(2)])
+    assert env._env._hidden_objects == []  # a policy of images has no other way to know the goal
+    result = env.step([0, 1], torch.zeros(2, 4, 7))
+    assert result.success.tolist() == [True, True]
+    assert result.steps_taken.tolist() == [3, 4]
+    out = env.new_observation(2)
+    env.observe([0, 1], out)
+    expected = [[0, 0, high, 0, 1, 0, 0.04, 0.04] for high in (3, 4)]
+    torch.testing.assert_close(out.proprio, torch.tensor(expected), rtol=0, atol=1e-6)
+    with pytest.raises(UserError, match=r"has 1 camera \(base_camera\), not 2"):
+        ManiSkillGpuVecEnv(load_tasks(["PushCube-v1"])[0], 2, Setup(image_size=4, cameras=2))
+
+
+def test_processes_are_refused_by_name() -> None:
+    factory = gpu.ManiSkillGpuFactory(load_tasks(["PushCube-v1"])[0], Setup())
+    assert "leave --env.processes out" in factory.why_no_processes
+
+
 def test_ends_are_kept_while_other_worlds_move_on(env: ManiSkillGpuVecEnv) -> None:
     env.reset(range(3), [EpisodeSpec(i, PUSH, i, 0) for i in range(3)])
     actions = torch.full((3, 6, 2), 0.5)

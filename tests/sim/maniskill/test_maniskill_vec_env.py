@@ -13,7 +13,7 @@ import torch
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.maniskill import load, vec_env, vulkan
-from embodied_rl.sim.maniskill.control import Control
+from embodied_rl.sim.maniskill.control import Control, libero_proprio
 from embodied_rl.sim.maniskill.tasks import load_tasks
 from embodied_rl.sim.maniskill.vec_env import ManiSkillFactory, ManiSkillVecEnv, Setup
 from embodied_rl.sim.step_reward import RewardMode
@@ -118,6 +118,42 @@ def test_pictures_in_processes_are_those_of_rgb_mode() -> None:
     assert torch.equal(pictures[0][0], first.images[0, 0])
     assert torch.equal(pictures[1][0], moved.images[0, 0])
     assert not torch.equal(first.images, moved.images)
+
+
+def test_two_cameras_are_the_tasks_own_and_one_in_the_hand() -> None:
+    """Where `panda_wristcam` has it, on a robot that moves like any other; and PickCube's goal is seen."""
+    name, hand = "maniskill/PickCube-v1", None
+    specs, seen = [EpisodeSpec(0, name, 3, 0)], {}
+    for cameras in (None, 1, 2):
+        with closing(ManiSkillVecEnv(load_tasks(["PickCube-v1"]), 1, Setup(image_size=32, cameras=cameras))) as env:
+            env.reset([0], specs)
+            seen[cameras] = run(env, [0], draw(env.info, 1))
+            assert env.info.cameras == ("base_camera", "hand_camera")[: cameras or 1]
+            if cameras == 2:
+                hand = env._worlds[0, name].env.scene.sensors["hand_camera"].camera.get_local_pose()
+    for one in seen.values():  # no camera changes what happens
+        same_results(one[0], seen[None][0])
+        assert torch.equal(one[1].proprio, seen[None][1].proprio)
+    assert torch.equal(seen[1][1].images[:, 0], seen[2][1].images[:, 0])
+    assert not torch.equal(seen[1][1].images, seen[None][1].images)  # the goal, which ManiSkill hides
+    assert hand is not None
+    own = load.make("StackCube-v1", num_envs=1, obs_mode="state", sim_backend="cpu", render_backend="cpu")
+    with closing(own):
+        own.reset(seed=0)
+        links = own.agent.robot.links_map
+        wrist = links["panda_hand"].pose.inv() * links["camera_link"].pose
+        np.testing.assert_allclose(hand.sp.p, wrist.sp.p, atol=1e-4)
+        assert abs(float(hand.sp.q @ wrist.sp.q)) == pytest.approx(1, abs=1e-4)
+    with pytest.raises(UserError, match=r"PickCube-v1 has 2 cameras \(base_camera, hand_camera\), not 3"):
+        ManiSkillVecEnv(load_tasks(["PickCube-v1"]), 1, Setup(image_size=32, cameras=3))
+
+
+def test_liberos_numbers_of_all_worlds_at_once(push: ManiSkillVecEnv) -> None:
+    """As the GPU backend computes them."""
+    push.reset([0], [EpisodeSpec(0, PUSH, 0, 0)])
+    _, seen = run(push, [0], draw(push.info, 1))
+    at_once = libero_proprio(push._worlds[0, PUSH].env)
+    torch.testing.assert_close(at_once, seen.proprio, rtol=0, atol=1e-6)
 
 
 def test_liberos_gripper_and_scale(push: ManiSkillVecEnv) -> None:

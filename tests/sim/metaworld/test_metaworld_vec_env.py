@@ -29,8 +29,16 @@ pytestmark = needs_metaworld()
 REACH, PUSH = "metaworld/reach-v3", "metaworld/push-v3"
 
 
+_KEPT: dict[str, Path] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _decimate_meshes_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    _KEPT["ladders"] = tmp_path_factory.mktemp("ladders")
+
+
 def open_env(*names: str, num_envs: int = 1, **options: object) -> MetaWorldVecEnv:
-    setup = replace(Setup(image_size=16), **options)  # pyright: ignore[reportArgumentType]
+    setup = replace(Setup(image_size=16, ladders=_KEPT["ladders"]), **options)  # pyright: ignore[reportArgumentType]
     return MetaWorldVecEnv(load_tasks(names), num_envs, setup)
 
 
