@@ -20,9 +20,9 @@ from embodied_rl.benchmarks.deploy_cameras import button_to_last_command
 from embodied_rl.benchmarks.deploy_faults import Drills
 from embodied_rl.cli.deploy import DeployCommand
 from embodied_rl.errors import UserError
-from embodied_rl.jobs.deploy import fleet_config, held_out, summary
+from embodied_rl.jobs.deploy import held_out, launcher_config, summary
 from embodied_rl.real_robot.deploy.episodes import run_episode
-from embodied_rl.real_robot.deploy.fleet import Fleet, FleetConfig
+from embodied_rl.real_robot.deploy.launcher import Launcher, LauncherConfig
 from embodied_rl.real_robot.ros2.environment import enter, ros_environment
 
 MODULE = "embodied_rl.benchmarks.deploy"
@@ -64,24 +64,24 @@ def main() -> int:
     return 0
 
 
-def _config(name: str, options: argparse.Namespace, environment: dict[str, str]) -> FleetConfig:
+def _config(name: str, options: argparse.Namespace, environment: dict[str, str]) -> LauncherConfig:
     command = DeployCommand(checkpoint=options.checkpoint, suite=options.suite, speed=options.speed, **VARIANTS[name])
-    config = fleet_config(command, environment)
+    config = launcher_config(command, environment)
     return replace(config, bridge=replace(config.bridge, aligned="naive" not in name))
 
 
 def _success(name: str, options: argparse.Namespace, environment: dict[str, str]) -> dict[str, Any]:
-    with Fleet(_config(name, options, environment)) as fleet:
-        assert fleet.twin is not None
+    with Launcher(_config(name, options, environment)) as launcher:
+        assert launcher.twin is not None
         done = []
         for task, state, horizon_s in held_out(options.suite, options.episodes):
             try:
-                done.append(run_episode(fleet.bridge, fleet.twin, task, state, horizon_s))
+                done.append(run_episode(launcher.bridge, launcher.twin, task, state, horizon_s))
             except UserError as error:  # its answers come too late to arm it
                 print(f"{name}: {error}", flush=True)
                 return {"refused": str(error)}
             print(f"  {name}: {done[-1]}", flush=True)
-        said = summary(done, fleet.bridge.status)
+        said = summary(done, launcher.bridge.status)
     status = said["status"]
     step, answer = status["step_ms"], status["answer_ms"]
     timing = f"control step every {step['p50']:.0f} ms (p99 {step['p99']:.0f}); answers {answer['p50']:.0f} ms"
@@ -91,16 +91,16 @@ def _success(name: str, options: argparse.Namespace, environment: dict[str, str]
 
 def _drills(options: argparse.Namespace, environment: dict[str, str]) -> list[dict[str, Any]]:
     config = _config("plain", options, environment)
-    fleet = Fleet(replace(config, bridge=replace(config.bridge, resume_s=None)))
+    launcher = Launcher(replace(config, bridge=replace(config.bridge, resume_s=None)))
     found = []
     try:
-        drills = Drills(fleet, held_out(options.suite, 1)[0][0], options.speed)
+        drills = Drills(launcher, held_out(options.suite, 1)[0][0], options.speed)
         for _ in range(options.drills):
             found += [drills.emergency_stop(), drills.drop_camera()]
             found += [drills.stop(name) for name in ("server", "twin", "bridge")]
         found += [drills.kill(name) for name in ("server", "twin", "bridge")]
     finally:
-        fleet.close()
+        launcher.close()
     for drill in found:
         state, still = _ms(drill.state_s), _ms(drill.still_s)
         print(f"{drill.fault}: {drill.state or 'gone'} after {state}, at rest after {still}", flush=True)

@@ -22,7 +22,7 @@ import numpy as np
 from embodied_rl.benchmarks.deploy_faults import Drills
 from embodied_rl.errors import UserError
 from embodied_rl.real_robot.deploy.episodes import patiently, to_idle
-from embodied_rl.real_robot.deploy.fleet import Fleet, FleetConfig
+from embodied_rl.real_robot.deploy.launcher import Launcher, LauncherConfig
 from embodied_rl.real_robot.deploy.processes import Process
 from embodied_rl.real_robot.ros2 import qos
 from embodied_rl.real_robot.ros2.adapters.stamps import set_time
@@ -42,7 +42,7 @@ _MODULE = "embodied_rl.benchmarks.deploy_cameras"
 _PICTURES, _WAIT_S, _AFTER_S = 4, 60.0, 0.3
 
 
-def button_to_last_command(config: FleetConfig, task: str, presses: int) -> dict[str, Any]:
+def button_to_last_command(config: LauncherConfig, task: str, presses: int) -> dict[str, Any]:
     """Press the emergency stop again and again while both cameras are seen.
 
     Args:
@@ -54,32 +54,32 @@ def button_to_last_command(config: FleetConfig, task: str, presses: int) -> dict
         `ms`: from each press to the last set point that another process heard, 0 where that came before the press;
         `flows`: what the bridge says of its cameras.
     """
-    fleet, clock, rng, found = (
-        Fleet(replace(config, server=(_MODULE,))),
+    launcher, clock, rng, found = (
+        Launcher(replace(config, server=(_MODULE,))),
         Clock(),
         np.random.default_rng(0),
         list[float](),
     )
     try:
-        drills = Drills(fleet, task)
-        assert fleet.twin is not None
-        fleet.twin.drop_cameras(*(camera.name for camera in load_ros_config("twin").cameras))
+        drills = Drills(launcher, task)
+        assert launcher.twin is not None
+        launcher.twin.drop_cameras(*(camera.name for camera in load_ros_config("twin").cameras))
         with Process(
             "cameras", "embodied_rl.benchmarks.deploy_cameras", [], config.environment, "cameras ready"
         ) as one:
             one.wait_ready(_WAIT_S)
-            fleet.bridge.instruct(fleet.twin.begin(task, 50, 0))
+            launcher.bridge.instruct(launcher.twin.begin(task, 50, 0))
             for _ in range(presses):
-                found.append(_press(fleet, drills, clock, float(rng.uniform(0.2, 0.7))))
-            flows = fleet.bridge.status["flows"]
-        to_idle(fleet.bridge)
+                found.append(_press(launcher, drills, clock, float(rng.uniform(0.2, 0.7))))
+            flows = launcher.bridge.status["flows"]
+        to_idle(launcher.bridge)
     finally:
-        fleet.close()
+        launcher.close()
     return {"ms": found, "flows": flows}
 
 
-def _press(fleet: Fleet, drills: Drills, clock: Clock, after_s: float) -> float:
-    bridge = fleet.bridge
+def _press(launcher: Launcher, drills: Drills, clock: Clock, after_s: float) -> float:
+    bridge = launcher.bridge
     for wish in ("arm", "start"):
         patiently(bridge, wish)
     clock.sleep_until(clock.now_ns() + round(after_s * 1e9))

@@ -11,7 +11,7 @@ import numpy as np
 
 from embodied_rl.errors import UserError
 from embodied_rl.real_robot.deploy.episodes import patiently, to_idle
-from embodied_rl.real_robot.deploy.fleet import Fleet
+from embodied_rl.real_robot.deploy.launcher import Launcher
 from embodied_rl.real_robot.ros2 import qos
 from embodied_rl.real_robot.ros2.clock import Clock
 from embodied_rl.real_robot.ros2.config import load_ros_config
@@ -46,18 +46,18 @@ class Watch:
     """Joint speeds and set points as another process hears them.
 
     Args:
-        fleet: Not opened yet.
-        clock: The fleet's.
+        launcher: Not opened yet.
+        clock: The launcher's.
     """
 
-    def __init__(self, fleet: Fleet, clock: Clock) -> None:
+    def __init__(self, launcher: Launcher, clock: Clock) -> None:
         from sensor_msgs.msg import JointState
         from trajectory_msgs.msg import JointTrajectory
 
         self._clock, config = clock, load_ros_config("twin")
         self.speeds: list[tuple[int, float]] = []
         self.commands: list[int] = []
-        node = fleet.session.node
+        node = launcher.session.node
         node.create_subscription(JointState, config.joint_states, self._joints, qos.sensor(50))
         node.create_subscription(JointTrajectory, config.arm.topic, self._command, qos.event())
 
@@ -86,37 +86,37 @@ class Watch:
 
 
 class Drills:
-    """Runs drills on a fleet whose policy keeps the arm moving.
+    """Runs drills on a launcher whose policy keeps the arm moving.
 
     Args:
-        fleet: Opened by this, with a bridge that does not resume by itself.
+        launcher: Opened by this, with a bridge that does not resume by itself.
         task: Of the twin.
-        speed: The fleet's, see `Clock`.
+        speed: The launcher's, see `Clock`.
 
     Example:
-        >>> Drills(fleet, task).drop_camera().state
+        >>> Drills(launcher, task).drop_camera().state
         'holding'
     """
 
-    def __init__(self, fleet: Fleet, task: str, speed: float = 1.0) -> None:
-        self._fleet, self.task, self._clock = fleet, task, Clock(speed)
-        self.watch = Watch(fleet, self._clock)
-        fleet.open()
+    def __init__(self, launcher: Launcher, task: str, speed: float = 1.0) -> None:
+        self._launcher, self.task, self._clock = launcher, task, Clock(speed)
+        self.watch = Watch(launcher, self._clock)
+        launcher.open()
 
     def emergency_stop(self) -> Drill:
         """Press the button; afterwards it is let out and reset."""
-        drill = self._drill("emergency stop", self._fleet.bridge.press, "e-stopped")
-        done, words = self._fleet.bridge.call("reset")
+        drill = self._drill("emergency stop", self._launcher.bridge.press, "e-stopped")
+        done, words = self._launcher.bridge.call("reset")
         if done or "pressed" not in words:
             raise UserError(f"a reset with the button pressed was not refused: {words}")
-        self._fleet.bridge.press(False)
-        patiently(self._fleet.bridge, "reset")
+        self._launcher.bridge.press(False)
+        patiently(self._launcher.bridge, "reset")
         return drill
 
     def drop_camera(self) -> Drill:
         """One camera sends nothing any more; afterwards it does, and the arm is resumed."""
-        assert self._fleet.twin is not None
-        twin = self._fleet.twin
+        assert self._launcher.twin is not None
+        twin = self._launcher.twin
         drill = self._drill("camera loss", lambda: twin.drop_cameras("agentview"), "holding")
         twin.drop_cameras()
         self._recover()
@@ -124,7 +124,7 @@ class Drills:
 
     def stop(self, name: str) -> Drill:
         """SIGSTOP a process; afterwards it goes on, and the arm is resumed."""
-        process = self._fleet.processes[name]
+        process = self._launcher.processes[name]
         drill = self._drill(f"SIGSTOP {name}", lambda: process.signal(signal.SIGSTOP), "holding")
         process.signal(signal.SIGCONT)
         self._recover()
@@ -132,21 +132,21 @@ class Drills:
 
     def kill(self, name: str) -> Drill:
         """kill -9 a process; afterwards a new one takes its place, except the bridge."""
-        process, fleet = self._fleet.processes[name], self._fleet
+        process, launcher = self._launcher.processes[name], self._launcher
         wanted = "" if name == "bridge" else "holding"
         drill = self._drill(f"kill -9 {name}", lambda: process.signal(signal.SIGKILL), wanted)
         process.close()
         if name == "server":
-            fleet.start_server(fleet.port)
+            launcher.start_server(launcher.port)
             self._recover()
         if name == "twin":
-            fleet.start_twin()
-            to_idle(fleet.bridge)
+            launcher.start_twin()
+            to_idle(launcher.bridge)
         return drill
 
     def move(self) -> None:
         """Bring the arm to motion, from any state but e-stopped."""
-        bridge, twin = self._fleet.bridge, self._fleet.twin
+        bridge, twin = self._launcher.bridge, self._launcher.twin
         assert twin is not None
         to_idle(bridge)
         bridge.instruct(twin.begin(self.task, 50, 0))
@@ -160,7 +160,7 @@ class Drills:
         raise UserError(f"the arm does not move; the bridge is {bridge.state}, faults {bridge.status['faults']}")
 
     def _drill(self, fault: str, inject: Callable[[], object], wanted: str) -> Drill:
-        bridge, clock = self._fleet.bridge, self._clock
+        bridge, clock = self._launcher.bridge, self._clock
         self.move()
         seen = len(bridge.transitions)
         inject()
@@ -175,6 +175,6 @@ class Drills:
 
     def _recover(self) -> None:
         """Resume once the fault is gone: an arm that holds goes on when somebody says so."""
-        patiently(self._fleet.bridge, "resume")
-        if not self._fleet.bridge.wait_state("running", _WAIT_S):
+        patiently(self._launcher.bridge, "resume")
+        if not self._launcher.bridge.wait_state("running", _WAIT_S):
             raise UserError("the arm does not go on after the fault is gone")

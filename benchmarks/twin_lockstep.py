@@ -27,11 +27,11 @@ from embodied_rl.real_robot.core.robot import load_robot
 from embodied_rl.real_robot.core.states import ArmState, Event
 from embodied_rl.real_robot.ros2.adapters.joint_trajectory import waypoints
 from embodied_rl.real_robot.ros2.config import load_ros_config
+from embodied_rl.real_robot.ros2.context import GRIPPER_AXIS, STEP_NS
 from embodied_rl.real_robot.ros2.loop import ControlLoop
 from embodied_rl.real_robot.ros2.observations import Observations
 from embodied_rl.real_robot.ros2.options import BridgeOptions
 from embodied_rl.real_robot.ros2.proprio import Proprio
-from embodied_rl.real_robot.ros2.station import GRIPPER_AXIS, STEP_NS
 from embodied_rl.real_robot.twin.follower import Point, TrajectoryFollower
 from embodied_rl.real_robot.twin.node import TIMESTEP_NS
 from embodied_rl.real_robot.twin.plant import CAMERAS, Difference, Plant
@@ -167,7 +167,7 @@ class Lockstep:
             self._answer = None
 
     def _ask(self, now_ns: int) -> None:
-        """Ask for the next as `Asking` does, when a picture comes."""
+        """Ask for the next as `InferenceClient` does, when a picture comes."""
         seen = self._observations.take(now_ns)
         if seen is None or seen.stamp_ns <= self._asked_ns:
             return

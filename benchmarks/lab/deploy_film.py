@@ -24,10 +24,10 @@ from rich.console import Console
 
 from embodied_rl.cli.deploy import DeployCommand
 from embodied_rl.errors import UserError
-from embodied_rl.jobs.deploy import fleet_config, held_out
+from embodied_rl.jobs.deploy import held_out, launcher_config
 from embodied_rl.real_robot.deploy.dashboard import dashboard
 from embodied_rl.real_robot.deploy.episodes import Episode, run_episode
-from embodied_rl.real_robot.deploy.fleet import Fleet, FleetConfig
+from embodied_rl.real_robot.deploy.launcher import Launcher, LauncherConfig
 from embodied_rl.real_robot.record.episodes import RecordedEpisode, read_episodes, read_pictures
 from embodied_rl.real_robot.record.reader import RecordingFile
 from embodied_rl.real_robot.ros2.environment import enter, ros_environment
@@ -56,7 +56,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         recording = Path(folder) / "run.mcap"
         command = DeployCommand(checkpoint=options.checkpoint, suite=options.suite, speed=options.speed)
-        config = fleet_config(command, environment)
+        config = launcher_config(command, environment)
         assert config.twin is not None
         bridge, twin = replace(config.bridge, record=str(recording)), replace(config.twin, image_size=options.size)
         status, done = run(replace(config, bridge=bridge, twin=twin), held_out(options.suite, options.episodes))
@@ -68,14 +68,14 @@ def main() -> int:
     return 0
 
 
-def run(config: FleetConfig, plan: list[tuple[str, int, float]]) -> tuple[dict[str, Any], list[Episode]]:
+def run(config: LauncherConfig, plan: list[tuple[str, int, float]]) -> tuple[dict[str, Any], list[Episode]]:
     """Run episodes until one succeeds: the last status while the arm moved, and the episodes."""
     done: list[Episode] = []
-    with Fleet(config) as fleet:
-        assert fleet.twin is not None
-        sampler = _Sampler(fleet)
+    with Launcher(config) as launcher:
+        assert launcher.twin is not None
+        sampler = _Sampler(launcher)
         for task, state, horizon_s in plan:
-            done.append(run_episode(fleet.bridge, fleet.twin, task, state, horizon_s))
+            done.append(run_episode(launcher.bridge, launcher.twin, task, state, horizon_s))
             print(done[-1], flush=True)
             if done[-1].success:
                 break
@@ -86,9 +86,9 @@ def run(config: FleetConfig, plan: list[tuple[str, int, float]]) -> tuple[dict[s
 class _Sampler:
     """Keeps the last status in which the arm ran, as the dashboard would show it."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, launcher: Launcher) -> None:
         self.running: dict[str, Any] = {}
-        self._fleet, self._stopping = fleet, threading.Event()
+        self._launcher, self._stopping = launcher, threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._thread.start()
 
@@ -105,7 +105,7 @@ class _Sampler:
 
     def _look(self) -> None:
         while not self._stopping.wait(0.1):
-            status = self._fleet.bridge.status
+            status = self._launcher.bridge.status
             if status.get("state") == "running" and status["step_ms"] and not status["faults"]:
                 self.running = dict(status)
 

@@ -20,10 +20,10 @@ from embodied_rl.evaluation.intervals import wilson
 from embodied_rl.jobs.deploy_views import data_set_views, recorded_views, simulated_views, write_views
 from embodied_rl.real_robot.deploy.dashboard import checklist, dashboard
 from embodied_rl.real_robot.deploy.episodes import Episode, run_episode, shadow_episode, to_idle
-from embodied_rl.real_robot.deploy.fleet import Fleet, FleetConfig
 from embodied_rl.real_robot.deploy.keys import CONFIRM, KEYS, LABELS, Keys
+from embodied_rl.real_robot.deploy.launcher import Launcher, LauncherConfig
 from embodied_rl.real_robot.deploy.remote import BridgeRemote
-from embodied_rl.real_robot.deploy.wishes import Wishes
+from embodied_rl.real_robot.deploy.service_calls import ServiceCalls
 from embodied_rl.real_robot.ros2.options import BridgeOptions
 from embodied_rl.real_robot.ros2.preflight import LIMITS, STOP, Check
 from embodied_rl.real_robot.twin.options import TwinOptions
@@ -52,14 +52,16 @@ def run(wanted: Any, environment: Mapping[str, str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the processes are ended on the way out
     console = LastingConsole()
     console.say("starting: a first time compiles for a minute or two")
-    path, config = recording_path(wanted.record), fleet_config(wanted, environment)
-    with Fleet(replace(config, bridge=replace(config.bridge, record=None if path is None else str(path)))) as fleet:
-        bridge = fleet.bridge
-        bridge.instruct(wanted.instruction if fleet.twin is None else fleet.twin.state["instruction"])
+    path, config = recording_path(wanted.record), launcher_config(wanted, environment)
+    with Launcher(
+        replace(config, bridge=replace(config.bridge, record=None if path is None else str(path)))
+    ) as launcher:
+        bridge = launcher.bridge
+        bridge.instruct(wanted.instruction if launcher.twin is None else launcher.twin.state["instruction"])
         bridge.wait(lambda: bridge.status.get("answers", 0) >= _ANSWERS, _ANSWER_S)
         if path is not None and bridge.status.get("answers"):
             _show_views(wanted, path, console)
-        done = _on_twin(wanted, fleet, console) if keys is None else _by_hand(fleet, keys, console)
+        done = _on_twin(wanted, launcher, console) if keys is None else _by_hand(launcher, keys, console)
     if path is not None:
         console.say(f"recorded {path}")
     if path is not None and not (done or wanted.dry_run or wanted.shadow):
@@ -86,7 +88,7 @@ def recording_path(record: str) -> Path | None:
     return path
 
 
-def fleet_config(wanted: Any, environment: Mapping[str, str]) -> FleetConfig:
+def launcher_config(wanted: Any, environment: Mapping[str, str]) -> LauncherConfig:
     """The processes that these options describe."""
     twin = wanted.robot == "twin"
     host, _, port = (wanted.server or "127.0.0.1:0").rpartition(":")
@@ -113,7 +115,7 @@ def fleet_config(wanted: Any, environment: Mapping[str, str]) -> FleetConfig:
         speed=wanted.speed,
     )
     server = None if wanted.server else ("embodied_rl", "serve", wanted.checkpoint or "shipped")
-    return FleetConfig(environment=environment, server=server, bridge=bridge, twin=options if twin else None)
+    return LauncherConfig(environment=environment, server=server, bridge=bridge, twin=options if twin else None)
 
 
 def held_out(suite: str, episodes: int) -> list[tuple[str, int, float]]:
@@ -129,23 +131,23 @@ def held_out(suite: str, episodes: int) -> list[tuple[str, int, float]]:
     return order[:episodes]
 
 
-def _on_twin(wanted: Any, fleet: Fleet, console: LastingConsole) -> int:
-    assert fleet.twin is not None
+def _on_twin(wanted: Any, launcher: Launcher, console: LastingConsole) -> int:
+    assert launcher.twin is not None
     done: list[Episode] = []
     plan = held_out(wanted.suite, wanted.episodes)
-    with Live(console=console, refresh_per_second=4, transient=True, get_renderable=lambda: _shown(fleet, done)):
+    with Live(console=console, refresh_per_second=4, transient=True, get_renderable=lambda: _shown(launcher, done)):
         for task, state, horizon_s in plan:
             run = shadow_episode if wanted.shadow else run_episode
-            done.append(run(fleet.bridge, fleet.twin, task, state, horizon_s))
-            if problem := fleet.ended():
+            done.append(run(launcher.bridge, launcher.twin, task, state, horizon_s))
+            if problem := launcher.ended():
                 raise UserError(problem)
-    bridge = fleet.bridge
+    bridge = launcher.bridge
     bridge.wait(lambda: bridge.status["state"] == bridge.state, 1.0)
     console.print(dashboard(bridge.status, done, ""))
-    words = summary(done, fleet.bridge.status)
+    words = summary(done, launcher.bridge.status)
     console.say(words["text"])
-    if fleet.twin.state["behind_s"] >= 1.0:
-        behind = f"{fleet.twin.state['behind_s']:.0f} s"
+    if launcher.twin.state["behind_s"] >= 1.0:
+        behind = f"{launcher.twin.state['behind_s']:.0f} s"
         console.say(f"this computer is too busy: the twin fell behind by {behind}; try --speed {wanted.speed / 3:.2g}")
     if wanted.json is not None:
         wanted.json.write_text(json.dumps(words, indent=1) + "\n", encoding="utf-8")
@@ -175,37 +177,39 @@ def summary(done: list[Episode], status: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _by_hand(fleet: Fleet, keys: Keys, console: LastingConsole) -> int:
+def _by_hand(launcher: Launcher, keys: Keys, console: LastingConsole) -> int:
     """Checks, then keys until the person leaves."""
-    bridge = fleet.bridge
+    bridge = launcher.bridge
     checks = bridge.preflight()
     console.print(checklist(checks))
     if not may_go_on(checks) and bridge.status["mode"] != "shadow":
         console.say("not armed: mend what is marked, and start again")
         return 1
-    wishes, leaving, confirmed = Wishes(bridge.call), False, False
+    calls, leaving, confirmed = ServiceCalls(bridge.call), False, False
     console.say(f"read the {LIMITS}, above: [{CONFIRM}] confirms them, and the arm can be armed")
     with keys, Live(console=console, auto_refresh=False) as live:
         while True:
-            left = leaving and not wishes.waiting  # the space bar is heard until the arm has come to rest
-            live.update(dashboard(bridge.status, [], f"{_help()}   {wishes.note}", bridge.heard.ignored), refresh=True)
+            left = leaving and not calls.waiting  # the space bar is heard until the arm has come to rest
+            live.update(
+                dashboard(bridge.status, [], f"{_help()}   {calls.note}", bridge.subscriptions.ignored), refresh=True
+            )
             if left:
                 return 0
             key = keys.read(_REFRESH_S)
-            if problem := fleet.ended():
+            if problem := launcher.ended():
                 raise UserError(problem)
             if key == "q":
-                leaving = wishes.do("leaving", partial(_leave, bridge)) or leaving
+                leaving = calls.do("leaving", partial(_leave, bridge)) or leaving
             elif key == CONFIRM:
                 confirmed = True
-                wishes.say(f"the {LIMITS} are confirmed")
+                calls.say(f"the {LIMITS} are confirmed")
             elif key in KEYS and KEYS[key] == "arm" and not confirmed:
-                wishes.say(f"not armed: read the {LIMITS}, above, and confirm them with [{CONFIRM}]")
+                calls.say(f"not armed: read the {LIMITS}, above, and confirm them with [{CONFIRM}]")
             elif key in KEYS:
-                wishes.ask(KEYS[key])
+                calls.ask(KEYS[key])
             elif key in LABELS:
                 bridge.outcome(LABELS[key])
-                wishes.say(f"labelled: {LABELS[key]}")
+                calls.say(f"labelled: {LABELS[key]}")
 
 
 def _leave(bridge: BridgeRemote) -> str:
@@ -219,9 +223,11 @@ def may_go_on(checks: list[Check]) -> bool:
     return all(check.passed for check in checks if check.name != STOP)
 
 
-def _shown(fleet: Fleet, done: list[Episode]) -> Table:
-    seconds = fleet.twin.state.get("seconds", 0.0) if fleet.twin is not None else 0.0
-    return dashboard(fleet.bridge.status, done, f"episode {len(done) + 1}, {seconds:.1f} s", fleet.bridge.heard.ignored)
+def _shown(launcher: Launcher, done: list[Episode]) -> Table:
+    seconds = launcher.twin.state.get("seconds", 0.0) if launcher.twin is not None else 0.0
+    return dashboard(
+        launcher.bridge.status, done, f"episode {len(done) + 1}, {seconds:.1f} s", launcher.bridge.subscriptions.ignored
+    )
 
 
 def _help() -> str:

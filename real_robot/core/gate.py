@@ -16,7 +16,7 @@ from embodied_rl.real_robot.core.motion import Inside, Limit, Motion, State
 NANOSECONDS = 1_000_000_000
 
 
-class Outcome(StrEnum):
+class GateOutcome(StrEnum):
     """What became of a command."""
 
     ALLOW = "allow"
@@ -69,10 +69,10 @@ class Setpoint:
 
 
 @dataclass(frozen=True)
-class Decision:
+class GateDecision:
     """What the gate made of a command; `setpoint` is None only where the tick has its set point already."""
 
-    outcome: Outcome
+    outcome: GateOutcome
     reasons: tuple[Reason, ...]
     setpoint: Setpoint | None
     command: Command
@@ -145,7 +145,7 @@ class SafetyGate:
         >>> gate = robot.gate()
         >>> gate.start(measured, now_ns=0)
         >>> gate.decide(Command(now, robot.limits.names, target), now).outcome
-        <Outcome.REWRITE: 'rewrite'>
+        <GateOutcome.REWRITE: 'rewrite'>
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class SafetyGate:
         state = self._running()
         return not state.x.any() and not state.y.any()
 
-    def decide(self, command: Command, now_ns: int) -> Decision:
+    def decide(self, command: Command, now_ns: int) -> GateDecision:
         """Judge a command and move the set point on to the tick of `now_ns`.
 
         Args:
@@ -203,19 +203,21 @@ class SafetyGate:
         self._running()
         missed = self._missed(now_ns)
         if missed < 0:
-            return Decision(Outcome.BLOCK, (Reason("rate", f"tick {self._tick} is decided"),), None, command)
+            return GateDecision(GateOutcome.BLOCK, (Reason("rate", f"tick {self._tick} is decided"),), None, command)
         late = (Reason("late", f"{missed} ticks passed on the way to rest"),) if missed else ()
         read = read_command(command, self.limits.names)
         void = read if isinstance(read, Reason) else self._stamp(command.stamp_ns, now_ns)
         if void is not None:
-            return Decision(Outcome.BLOCK, (*late, void), self.hold(now_ns), command)
+            return GateDecision(GateOutcome.BLOCK, (*late, void), self.hold(now_ns), command)
         assert not isinstance(read, Reason)
         if missed:
             self._brake(missed)
         self._last_stamp_ns = command.stamp_ns
         broken = self._step(*read)
         reasons = (*late, *self._limits_broken(broken))
-        return Decision(Outcome.REWRITE if broken.any() else Outcome.ALLOW, reasons, self._setpoint(), command)
+        return GateDecision(
+            GateOutcome.REWRITE if broken.any() else GateOutcome.ALLOW, reasons, self._setpoint(), command
+        )
 
     def hold(self, now_ns: int) -> Setpoint | None:
         """Brake, or stay at rest, up to the tick of `now_ns`; None where that tick has its set point already."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from embodied_rl.errors import UserError
 from embodied_rl.real_robot.core.buttons import Buttons
-from embodied_rl.real_robot.core.gate import NANOSECONDS, Command, Decision, Reason, Setpoint
+from embodied_rl.real_robot.core.gate import NANOSECONDS, Command, GateDecision, Reason, Setpoint
 from embodied_rl.real_robot.core.mux import Selection, TakeoverMux
 from embodied_rl.real_robot.core.robot import Robot
 from embodied_rl.real_robot.core.states import TRANSITIONS, ArmState, Event, StateMachine, Transition
@@ -65,7 +65,7 @@ class Tick:
     faults: tuple[Fault, ...]
     held: Transition | None
     selection: Selection
-    decision: Decision | None
+    decision: GateDecision | None
     setpoint: Setpoint | None
 
     def record(self) -> dict[str, Any]:

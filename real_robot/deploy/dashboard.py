@@ -59,10 +59,10 @@ def dashboard(status: Mapping[str, Any], episodes: Sequence[Episode], note: str,
     return table
 
 
-def _recording(said: Mapping[str, Any]) -> Text:
-    lost = f", {said['dropped']} events lost" if said["dropped"] else ""
-    words = f"{said['file']}{lost}" + (f": {said['problem']}" if said["problem"] else "")
-    return Text(words, style="bold red" if said["problem"] else "yellow" if lost else "")
+def _recording(recording: Mapping[str, Any]) -> Text:
+    lost = f", {recording['dropped']} events lost" if recording["dropped"] else ""
+    words = f"{recording['file']}{lost}" + (f": {recording['problem']}" if recording["problem"] else "")
+    return Text(words, style="bold red" if recording["problem"] else "yellow" if lost else "")
 
 
 def checklist(checks: Sequence[Check]) -> Table:

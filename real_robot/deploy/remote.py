@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from embodied_rl.errors import UserError
-from embodied_rl.real_robot.deploy.hearing import STATE, STATUS, TWIN, Heard
+from embodied_rl.real_robot.deploy.subscriptions import STATE, STATUS, TWIN, Subscriptions
 from embodied_rl.real_robot.ros2 import qos
 from embodied_rl.real_robot.ros2.operator import SERVICES
 from embodied_rl.real_robot.ros2.preflight import Check, from_json
@@ -40,7 +40,7 @@ class BridgeRemote:
         from std_srvs.srv import Trigger
 
         self._bool, self._text, self._trigger = Bool, String, Trigger
-        self.heard = Heard()
+        self.subscriptions = Subscriptions()
         self.state, self.status = "", dict[str, Any]()
         self.transitions: list[dict[str, Any]] = []
         """What the state machine said, with `heard_ns` of this process's monotonic clock."""
@@ -51,8 +51,8 @@ class BridgeRemote:
         self._outcome = node.create_publisher(String, f"{BRIDGE}/outcome", qos.event())
         self._button = node.create_publisher(Bool, emergency_stop, qos.event())
         state, status = f"{BRIDGE}/state", f"{BRIDGE}/status"
-        node.create_subscription(String, state, self.heard.on(state, STATE, self._on_state), qos.latched())
-        node.create_subscription(String, status, self.heard.on(status, STATUS, self._on_status), qos.command())
+        node.create_subscription(String, state, self.subscriptions.on(state, STATE, self._on_state), qos.latched())
+        node.create_subscription(String, status, self.subscriptions.on(status, STATUS, self._on_status), qos.command())
 
     def call(self, name: str) -> tuple[bool, str]:
         """Call a service of `SERVICES`, 'release', 'accept_policy' or 'preflight': whether it was done, and its words.
@@ -98,18 +98,18 @@ class BridgeRemote:
 
     def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Whether `condition` holds within `seconds`; looked at whenever the bridge says something."""
-        return self.heard.wait(condition, seconds)
+        return self.subscriptions.wait(condition, seconds)
 
     def wait_state(self, state: str, seconds: float) -> bool:
         """Whether the bridge is in `state` within `seconds`."""
         return self.wait(lambda: self.state == state, seconds)
 
-    def _on_state(self, said: dict[str, Any]) -> None:
-        self.state = said["state"]
-        self.transitions.append({"accepted": True, **said, "heard_ns": time.monotonic_ns()})
+    def _on_state(self, message: dict[str, Any]) -> None:
+        self.state = message["state"]
+        self.transitions.append({"accepted": True, **message, "heard_ns": time.monotonic_ns()})
 
-    def _on_status(self, said: dict[str, Any]) -> None:
-        self.status = said
+    def _on_status(self, message: dict[str, Any]) -> None:
+        self.status = message
 
 
 class TwinRemote:
@@ -126,14 +126,16 @@ class TwinRemote:
         from std_msgs.msg import String
 
         self._text = String
-        self.heard = Heard()
+        self.subscriptions = Subscriptions()
         self.state: dict[str, Any] = {}
         self._number, self._dropped, self._deaf = 0, tuple[str, ...](), False
         self._spoilt = dict[str, str]()
         self._episode = session.node.create_publisher(String, TOPICS["episode"], qos.latched())
         self._faults = session.node.create_publisher(String, TOPICS["faults"], qos.event())
         state = TOPICS["state"]
-        session.node.create_subscription(String, state, self.heard.on(state, TWIN, self._on_state), qos.latched())
+        session.node.create_subscription(
+            String, state, self.subscriptions.on(state, TWIN, self._on_state), qos.latched()
+        )
 
     def begin(self, task: str, state: int, seed: int, seconds: float = 30.0) -> str:
         """Put the scene into an initial state: the instruction.
@@ -167,11 +169,11 @@ class TwinRemote:
 
     def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Whether `condition` holds within `seconds`; looked at whenever the twin says something."""
-        return self.heard.wait(condition, seconds)
+        return self.subscriptions.wait(condition, seconds)
 
     def _inject(self) -> None:
         faults = {"dropped": list(self._dropped), "deaf": self._deaf, "spoilt": self._spoilt}
         self._faults.publish(self._text(data=json.dumps(faults)))
 
-    def _on_state(self, said: dict[str, Any]) -> None:
-        self.state = said
+    def _on_state(self, message: dict[str, Any]) -> None:
+        self.state = message

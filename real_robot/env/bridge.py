@@ -13,11 +13,11 @@ from embodied_rl.real_robot.core.states import ArmState, Event
 from embodied_rl.real_robot.deploy.remote import TwinRemote
 from embodied_rl.real_robot.env.arm import ArmFailedError, ArmView
 from embodied_rl.real_robot.ros2.bridge import Bridge
+from embodied_rl.real_robot.ros2.context import ACTION_DIM, PROPRIO_DIM, STEP_NS
 from embodied_rl.real_robot.ros2.events import ActionTaken
 from embodied_rl.real_robot.ros2.events import Event as BridgeEvent
 from embodied_rl.real_robot.ros2.options import BridgeOptions
 from embodied_rl.real_robot.ros2.session import Session
-from embodied_rl.real_robot.ros2.station import ACTION_DIM, PROPRIO_DIM, STEP_NS
 from embodied_rl.types import Array, EpisodeSpec
 
 _EARLY_NS = 15_000_000
@@ -26,7 +26,7 @@ _PATIENCE_S, _PAUSE_S, _NEW_PICTURE_S, _TAKEN_S = 30.0, 0.1, 3.0, 3.0
 _HEARTBEAT_S = 0.02
 
 
-class Scene(Protocol):
+class ArmScene(Protocol):
     """Who resets a scene and says how an episode ends: `HumanStep`, or `TwinScene`."""
 
     def reset(self, episode: EpisodeSpec) -> str:
@@ -53,15 +53,15 @@ class TwinScene:
         self._twin = twin
 
     def reset(self, episode: EpisodeSpec) -> str:
-        """See `Scene.reset`."""
+        """See `ArmScene.reset`."""
         return self._twin.begin(episode.task, episode.init_state, episode.seed)
 
     def succeeded(self) -> bool:
-        """See `Scene.succeeded`."""
+        """See `ArmScene.succeeded`."""
         return bool(self._twin.state["success"])
 
     def judge(self) -> bool:
-        """See `Scene.judge`."""
+        """See `ArmScene.judge`."""
         return self.succeeded()
 
 
@@ -79,7 +79,7 @@ class BridgeArm:
         UserError: The arm's file is wrong, or has fewer cameras.
 
     Example:
-        >>> with alone("embodied_rl"), Session("embodied_rl") as session:
+        >>> with single_instance("embodied_rl"), Session("embodied_rl") as session:
         ...     arm = BridgeArm(session, BridgeOptions(robot="fr3"), HumanStep({"drawer": "open the drawer"}))
         ...     env = LiveVecEnv([arm], info)
     """
@@ -88,13 +88,13 @@ class BridgeArm:
         self,
         session: Session,
         options: BridgeOptions,
-        scene: Scene,
+        scene: ArmScene,
         cameras: int = 2,
         fit: Callable[[Array], Array] | None = None,
     ) -> None:
         self._scene, self._fit, self._options = scene, fit, replace(options, overlap="newest", horizon=1)
         self.bridge = Bridge(session, self._options, (), metadata=_metadata(cameras))
-        self._clock, self._loop = self.bridge.station.clock, self.bridge.loop
+        self._clock, self._loop = self.bridge.context.clock, self.bridge.loop
         self._taken, self._taken_ns, self._seen_from_ns = 0, 0, 0
         self._changed = threading.Condition()
         self._loop.events.subscribe(self._on_event)
@@ -108,7 +108,7 @@ class BridgeArm:
         if self._loop.state is ArmState.HOLDING:
             self._patiently(Event.DISARM)  # once it rests
         words = self._scene.reset(episode)
-        self.bridge.station.observations.instruction = words
+        self.bridge.context.observations.instruction = words
         for event in (Event.ARM, Event.START):
             self._patiently(event)
         self._seen_from_ns = self._clock.now_ns()
@@ -117,7 +117,7 @@ class BridgeArm:
     def see(self) -> ArmView:
         """See `LiveArm.see`; waits for pictures of after the last control step."""
         until_ns = self._clock.now_ns() + round(_NEW_PICTURE_S * 1e9)
-        observations = self.bridge.station.observations
+        observations = self.bridge.context.observations
         while (now_ns := self._clock.now_ns()) < until_ns:
             seen = observations.take(now_ns)
             if seen is not None and seen.stamp_ns >= self._seen_from_ns:

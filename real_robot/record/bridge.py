@@ -10,7 +10,7 @@ import numpy as np
 
 from embodied_rl.real_robot.core.cartesian import AS_TRAINED, ControlLaw
 from embodied_rl.real_robot.core.executor import Chunk
-from embodied_rl.real_robot.core.gate import Outcome
+from embodied_rl.real_robot.core.gate import GateOutcome
 from embodied_rl.real_robot.core.kinematics import Origin
 from embodied_rl.real_robot.core.states import ArmState
 from embodied_rl.real_robot.record.events import (
@@ -165,7 +165,7 @@ class BridgeRecorder:
             self._began = pose
         elif self._open is not None and self._open.intervention and not human:
             self._close()
-        if self._open is not None and tick.decision is not None and tick.decision.outcome is not Outcome.ALLOW:
+        if self._open is not None and tick.decision is not None and tick.decision.outcome is not GateOutcome.ALLOW:
             self._open = replace(self._open, rewritten=True)
 
     def _begin(self, time_ns: int, action: np.ndarray, source: str, number: int) -> None:

@@ -6,12 +6,12 @@ import sys
 import threading
 from functools import partial
 
-from embodied_rl.real_robot.ros2.alone import SecondBridgeError, alone
 from embodied_rl.real_robot.ros2.connecting import connect
 from embodied_rl.real_robot.ros2.lifecycle import ManagedBridge
 from embodied_rl.real_robot.ros2.options import BridgeOptions
 from embodied_rl.real_robot.ros2.process import run_process, watch
 from embodied_rl.real_robot.ros2.session import Session
+from embodied_rl.real_robot.ros2.single_instance import SecondBridgeError, single_instance
 
 NODE = "embodied_rl"
 
@@ -22,7 +22,7 @@ def main(stopping: threading.Event) -> int:
     sys.setswitchinterval(0.0005)
     options = BridgeOptions.from_json(sys.argv[1] if len(sys.argv) > 1 else "")
     try:
-        with alone(NODE):
+        with single_instance(NODE):
             return _run(options, stopping)
     except SecondBridgeError as error:
         print(f"embodied-rl bridge: error: {error}", file=sys.stderr)

@@ -15,8 +15,9 @@ from typing import Any
 from embodied_rl.real_robot.core.runtime import first_tick
 from embodied_rl.real_robot.core.states import ArmState, Event
 from embodied_rl.real_robot.ros2.adapters import ArmAdapter, GripperAdapter, arm_adapter, gripper_adapter
-from embodied_rl.real_robot.ros2.asking import Client
+from embodied_rl.real_robot.ros2.context import BridgeContext, make_context
 from embodied_rl.real_robot.ros2.episodes import EpisodeBook
+from embodied_rl.real_robot.ros2.inference_client import Client
 from embodied_rl.real_robot.ros2.inputs import Inputs
 from embodied_rl.real_robot.ros2.loop import ControlLoop, Output
 from embodied_rl.real_robot.ros2.operator import Operator
@@ -25,7 +26,6 @@ from embodied_rl.real_robot.ros2.parameters import declare_parameters
 from embodied_rl.real_robot.ros2.recording import BridgeRecording
 from embodied_rl.real_robot.ros2.report import Reporter
 from embodied_rl.real_robot.ros2.session import Session
-from embodied_rl.real_robot.ros2.station import Station, make_station
 
 _LOOK_S = 0.01
 
@@ -40,7 +40,7 @@ class Bridge:
         metadata: What is known of the policy; None: what its server says.
 
     Attributes:
-        station: Its parts.
+        context: Its parts.
 
     Raises:
         UserError: The policy does not fit the arm's cameras, its actions are no Cartesian deltas, or the recording
@@ -59,17 +59,17 @@ class Bridge:
         clients: Sequence[Client],
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        self.station: Station = make_station(session, options, clients, metadata)
+        self.context: BridgeContext = make_context(session, options, clients, metadata)
         declare_parameters(session.node, options)
-        self._recording = BridgeRecording(self.station, Path(options.record)) if options.record else None
-        self._inputs = Inputs(self.station, EpisodeBook(self.loop, self.station.asking))
-        self._operator = Operator(self.station, self._inputs)
-        self._reporter = Reporter(self.station, self._inputs, self._recording)
+        self._recording = BridgeRecording(self.context, Path(options.record)) if options.record else None
+        self._inputs = Inputs(self.context, EpisodeBook(self.loop, self.context.inference))
+        self._operator = Operator(self.context, self._inputs)
+        self._reporter = Reporter(self.context, self._inputs, self._recording)
         self._arm: ArmAdapter | None = None
         self._gripper: GripperAdapter | None = None
-        config = self.station.config
+        config = self.context.config
         if options.mode == "live":
-            self._arm = arm_adapter(session.node, config.arm, self.station.robot)
+            self._arm = arm_adapter(session.node, config.arm, self.context.robot)
             if config.gripper is not None:
                 self._gripper = gripper_adapter(session.node, config.gripper)
         self._healthy_ns = 0
@@ -81,12 +81,12 @@ class Bridge:
     @property
     def loop(self) -> ControlLoop:
         """The control loop; subscribe to `loop.events` for what happens."""
-        return self.station.loop
+        return self.context.loop
 
     @property
     def error(self) -> BaseException | None:
         """What ended the control, a policy's or the callback thread; None while all run."""
-        return self._error or self.station.asking.error or self.station.session.error
+        return self._error or self.context.inference.error or self.context.session.error
 
     def fire(self, event: Event) -> str:
         """Fire an event as somebody's wish, as the services do: why it was refused; empty where it was done."""
@@ -94,7 +94,7 @@ class Bridge:
 
     def start(self) -> None:
         """Run callbacks, and be active."""
-        self.station.session.start()
+        self.context.session.start()
         self.activate()
 
     def activate(self) -> None:
@@ -102,7 +102,7 @@ class Bridge:
         self.loop.leaving = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._control, args=(self._stopping,), name="control", daemon=True)
-        self.station.asking.start()
+        self.context.inference.start()
         self._thread.start()
         self._operator.active = True
 
@@ -112,7 +112,7 @@ class Bridge:
         An emergency stop stays latched; an arm that does not come to rest in time is e-stopped.
         """
         self._operator.active = self._operator.wants_to_run = False
-        loop, clock = self.loop, self.station.clock
+        loop, clock = self.loop, self.context.clock
         loop.leaving = True
         if loop.state in (ArmState.RUNNING, ArmState.HUMAN):
             loop.fire(Event.HOLD, clock.now_ns(), "the bridge is deactivated")
@@ -126,7 +126,7 @@ class Bridge:
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(timeout=JOIN_S)
-        self.station.asking.pause()
+        self.context.inference.pause()
 
     def close(self) -> None:
         """Deactivate, then end: policy threads, recording. The session is closed by whoever made it.
@@ -135,7 +135,7 @@ class Bridge:
             UserError: The recording is not complete.
         """
         self.deactivate()
-        self.station.asking.close()
+        self.context.inference.close()
         if self._recording is not None:
             self._recording.close()
 
@@ -154,7 +154,7 @@ class Bridge:
             raise
 
     def _tick_on_time(self, stopping: threading.Event) -> None:
-        clock, period_ns = self.station.clock, self.loop.period_ns
+        clock, period_ns = self.context.clock, self.loop.period_ns
         due_ns = first_tick(clock.now_ns(), period_ns)
         while not stopping.is_set():
             clock.sleep_until(due_ns)
@@ -167,18 +167,18 @@ class Bridge:
 
     def _send(self, output: Output) -> None:
         runtime = self.loop.runtime
-        if self.station.options.mode == "dry_run" and runtime.machine.sends:
+        if self.context.options.mode == "dry_run" and runtime.machine.sends:
             self._inputs.pretend(runtime.gate.positions)
         if output.tick.setpoint is None or self.loop.state is ArmState.ESTOPPED:  # the button may have come just now
             return
         if self._arm is not None:
-            ros_ns = self.station.clock.ros_ns()
+            ros_ns = self.context.clock.ros_ns()
             self._arm.send(output, ros_ns)
             if self._gripper is not None and output.width is not None:
                 self._gripper.send(output.width, ros_ns)
 
     def _resume_alone(self, output: Output, now_ns: int) -> None:
-        resume_s = self.station.options.resume_s
+        resume_s = self.context.options.resume_s
         if output.tick.state is not ArmState.HOLDING or output.tick.faults or resume_s is None:
             self._healthy_ns = now_ns
         elif now_ns - self._healthy_ns >= resume_s * 1e9 and self._operator.wants_to_run:

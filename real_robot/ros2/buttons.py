@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from embodied_rl.real_robot.ros2 import qos
+from embodied_rl.real_robot.ros2.context import BridgeContext
 from embodied_rl.real_robot.ros2.events import ButtonMoved
 from embodied_rl.real_robot.ros2.options import PANEL
 from embodied_rl.real_robot.ros2.publishers import node_name
-from embodied_rl.real_robot.ros2.station import Station
 
 _NEVER_NS = 10**17
 """Longer leases are none."""
@@ -23,16 +23,16 @@ class ButtonTopic:
     one. Each begins once such a publisher is there: others are warned of one that they are not compatible with.
 
     Args:
-        station: Its loop is told.
+        context: Its loop is told.
         node: Whose callbacks hear the buttons.
     """
 
-    def __init__(self, station: Station, node: Any) -> None:
+    def __init__(self, context: BridgeContext, node: Any) -> None:
         from rclpy.event_handler import SubscriptionEventCallbacks
         from std_msgs.msg import Bool
 
-        self._station, self._node = station, node
-        self._topic = station.config.emergency_stop
+        self._context, self._node = context, node
+        self._topic = context.config.emergency_stop
         self._publishers = dict[bytes, str]()
         self._nameless = self._matches = False  # messages do not say of whom; publishers are known by what they say
         self._wrong_kind = list[str]()
@@ -43,7 +43,7 @@ class ButtonTopic:
     def heard(self, message: Any, info: dict[str, Any]) -> None:
         """A publisher says where its button is."""
         key: bytes = bytes(info["publisher_gid"]["data"]) if "publisher_gid" in info else b""
-        pressed, now_ns, loop = bool(message.data), self._station.clock.now_ns(), self._station.loop
+        pressed, now_ns, loop = bool(message.data), self._context.clock.now_ns(), self._context.loop
         self._nameless = not key
         if all(button.key != key for button in loop.runtime.buttons.present):
             self.look()  # it is new
@@ -70,7 +70,7 @@ class ButtonTopic:
             return
         self._not_alive[name] = 0
         events = self._events(
-            liveliness=lambda said: self._not_alive.update({name: said.not_alive_count}),
+            liveliness=lambda statement: self._not_alive.update({name: statement.not_alive_count}),
             use_default_callbacks=False,  # that one of several is not compatible is as it should be
         )
         self._node.create_subscription(self._message, self._topic, self.heard, profile, event_callbacks=events)
@@ -80,12 +80,12 @@ class ButtonTopic:
         infos = self._node.get_publishers_info_by_topic(self._topic)
         self._publishers = {bytes(info.endpoint_gid)[:16]: node_name(info) for info in infos}
         self._wrong_kind = [f"{node_name(info)} as {info.topic_type}" for info in infos if info.topic_type != _KIND]
-        loop, self._infos = self._station.loop, infos
+        loop, self._infos = self._context.loop, infos
         self._matches = self._matches or any(one.key in self._publishers for one in loop.runtime.buttons.present)
         if self._matches:
-            loop.button_publishers(self._publishers, self._station.clock.now_ns())
+            loop.button_publishers(self._publishers, self._context.clock.now_ns())
         elif not self._others:
-            loop.button_publishers({}, self._station.clock.now_ns())
+            loop.button_publishers({}, self._context.clock.now_ns())
 
     @property
     def problem(self) -> str:
@@ -97,9 +97,9 @@ class ButtonTopic:
         if self._nameless and len(self._others) > 1:
             names = ", ".join(self._others)
             return f"{names} publish {self._topic}, and this ROS does not say whose a message is: let one do it"
-        if not self._station.config.has_button:
+        if not self._context.config.has_button:
             return ""
-        gone = [one.name for one in self._station.loop.runtime.buttons.gone if _is_button(one.name)]
+        gone = [one.name for one in self._context.loop.runtime.buttons.gone if _is_button(one.name)]
         if gone:
             return f"{', '.join(gone)} published {self._topic} and is gone: start it again and press it once"
         return "" if self._relied_on else self._unheard
@@ -107,11 +107,11 @@ class ButtonTopic:
     @property
     def unheard(self) -> str:
         """Which button must be pressed once before the arm is armed; '' where each was heard, or there is none."""
-        if not self._station.config.has_button:
+        if not self._context.config.has_button:
             return ""
         if not self._relied_on:
             return self._unheard
-        keys = {button.key for button in self._station.loop.runtime.buttons.present}
+        keys = {button.key for button in self._context.loop.runtime.buttons.present}
         silent = [name for key, name in self._publishers.items() if key not in keys and _is_button(name)]
         if not silent or not self._matches:
             return ""
@@ -120,12 +120,12 @@ class ButtonTopic:
     @property
     def report(self) -> list[dict[str, Any]]:
         """Each button: its name, whether it is pressed, and how often it repeats, 1/s."""
-        present = self._station.loop.runtime.buttons.present
+        present = self._context.loop.runtime.buttons.present
         return [{"name": one.name, "pressed": one.pressed, "rate_hz": one.rate_hz} for one in present]
 
     @property
     def _relied_on(self) -> bool:
-        return any(one.name != PANEL for one in self._station.loop.runtime.buttons.present)
+        return any(one.name != PANEL for one in self._context.loop.runtime.buttons.present)
 
     @property
     def _unheard(self) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from embodied_rl.real_robot.core.states import ArmState, Event
-from embodied_rl.real_robot.ros2.asking import Asking
 from embodied_rl.real_robot.ros2.events import EpisodeMarked, StateChanged
 from embodied_rl.real_robot.ros2.events import Event as BridgeEvent
+from embodied_rl.real_robot.ros2.inference_client import InferenceClient
 from embodied_rl.real_robot.ros2.loop import ControlLoop
 
 
@@ -16,15 +16,15 @@ class EpisodeBook:
 
     Args:
         loop: Whose state changes are followed.
-        asking: Counts the policy's decisions anew in each episode.
+        inference: Counts the policy's decisions anew in each episode.
 
     Example:
-        >>> book = EpisodeBook(loop, asking)
+        >>> book = EpisodeBook(loop, inference)
         >>> book.say("success", now_ns)
     """
 
-    def __init__(self, loop: ControlLoop, asking: Asking) -> None:
-        self._loop, self._asking = loop, asking
+    def __init__(self, loop: ControlLoop, inference: InferenceClient) -> None:
+        self._loop, self._inference = loop, inference
         self._number, self._outcome, self._open = 0, "", False
         loop.events.subscribe(self._on_event)
 
@@ -40,7 +40,7 @@ class EpisodeBook:
         change = event.transition
         if change.before is ArmState.ARMED and change.event in (Event.START, Event.TAKEOVER):
             self._number, self._outcome, self._open = self._number + 1, "", True
-            self._asking.new_episode(self._number)
+            self._inference.new_episode(self._number)
             self._mark(event.time_ns, began=True)
         elif self._open and change.after in (ArmState.IDLE, ArmState.ESTOPPED):
             self._open = False

@@ -14,12 +14,12 @@ from embodied_rl.real_robot.ros2 import qos
 from embodied_rl.real_robot.ros2.adapters.stamps import nanoseconds
 from embodied_rl.real_robot.ros2.buttons import ButtonTopic
 from embodied_rl.real_robot.ros2.config import CameraTopic
+from embodied_rl.real_robot.ros2.context import BridgeContext
 from embodied_rl.real_robot.ros2.episodes import EpisodeBook
 from embodied_rl.real_robot.ros2.events import JointsMeasured
 from embodied_rl.real_robot.ros2.loop import MOST_TWIST
 from embodied_rl.real_robot.ros2.pictures import PictureError, of_compressed, of_raw
 from embodied_rl.real_robot.ros2.publishers import nobody_listens, other_commanders
-from embodied_rl.real_robot.ros2.station import Station
 
 _WATCH_S = 0.1
 """How often it is asked who publishes."""
@@ -71,7 +71,7 @@ class Inputs:
     """Subscriptions and what became of them.
 
     Args:
-        station: Its loop and observations take what comes.
+        context: Its loop and observations take what comes.
         episodes: Is told what somebody says of an episode.
 
     Attributes:
@@ -81,27 +81,27 @@ class Inputs:
         instruction_problem: Why the last instruction was not taken; empty where it was.
     """
 
-    def __init__(self, station: Station, episodes: EpisodeBook) -> None:
+    def __init__(self, context: BridgeContext, episodes: EpisodeBook) -> None:
         from geometry_msgs.msg import TwistStamped
         from sensor_msgs.msg import CompressedImage, Image, JointState
         from std_msgs.msg import Bool, Float64, String
 
-        self._station, self._node = station, station.session.node
+        self._context, self._node = context, context.session.node
         self._episodes = episodes
         self._names: list[str] = []
         self._fingers: list[float] = []
         self._finger_ns, self._finger_at = dict[str, int](), dict[str, float]()
         self._engaged_ns, self._grip, self.twist_problem = 0, 0.0, ""
         self.instruction_problem = ""
-        config, node = station.config, self._node
-        self.flows = {"joint_states": Flow(), **{name: Flow() for name in station.observations.cameras}}
-        urgent, pictures = station.session.beside("urgent"), station.session.beside("pictures")
+        config, node = context.config, self._node
+        self.flows = {"joint_states": Flow(), **{name: Flow() for name in context.observations.cameras}}
+        urgent, pictures = context.session.beside("urgent"), context.session.beside("pictures")
         urgent.create_subscription(JointState, config.joint_states, self._joints, qos.sensor(5))
         for camera in config.cameras:
             if camera.name in self.flows:
                 kind = CompressedImage if camera.compressed else Image
                 pictures.create_subscription(kind, camera.topic, partial(self._picture, camera), qos.sensor())
-        self.buttons = ButtonTopic(station, urgent)
+        self.buttons = ButtonTopic(context, urgent)
         urgent.create_timer(_WATCH_S, self._watch)
         for profile in (qos.latched(), qos.event()):  # of a publisher that keeps its words, and of one that does not
             node.create_subscription(String, "~/instruction", self._instruction, profile)
@@ -112,8 +112,8 @@ class Inputs:
 
     def pretend(self, angles: np.ndarray) -> None:
         """In a dry run: the arm is where it is asked to be."""
-        names = [*self._station.robot.limits.names, *self._names]
-        self._station.loop.joint_states(names, [*angles, *self._fingers], self._station.clock.now_ns())
+        names = [*self._context.robot.limits.names, *self._names]
+        self._context.loop.joint_states(names, [*angles, *self._fingers], self._context.clock.now_ns())
 
     def _watch(self) -> None:
         self.buttons.watch()
@@ -122,14 +122,14 @@ class Inputs:
     def watch(self) -> None:
         """Look who commands the arm, who listens, and whether the emergency stop would be heard: each is a fault."""
         self.buttons.look()
-        self._station.loop.note(STOP, self.buttons.problem)
-        self._station.loop.note(COMMANDS, self.command_problem())
-        self._station.loop.note("gripper", self.missing_fingers() if self._finger_ns else "")  # no arm is armed without
+        self._context.loop.note(STOP, self.buttons.problem)
+        self._context.loop.note(COMMANDS, self.command_problem())
+        self._context.loop.note("gripper", self.missing_fingers() if self._finger_ns else "")  # no arm is armed without
 
     def command_problem(self) -> str:
         """Who else commands the arm, or that nobody listens; empty where all is well, or the bridge sends nothing."""
-        node, config = self._node, self._station.config
-        live = self._station.options.mode == "live"
+        node, config = self._node, self._context.config
+        live = self._context.options.mode == "live"
         return (other_commanders(node, config) or nobody_listens(node, config)) if live else ""
 
     def missing_fingers(self) -> str:
@@ -137,7 +137,7 @@ class Inputs:
 
         Their positions are the gripper's first set point, and what the policy reads of it.
         """
-        config, now_ns = self._station.config, self._station.clock.now_ns()
+        config, now_ns = self._context.config, self._context.clock.now_ns()
         wanted = () if config.gripper is None else config.gripper.fingers
         missing = [name for name in wanted if now_ns - self._finger_ns.get(name, -_FINGERS_NS) >= _FINGERS_NS]
         if not missing:
@@ -147,23 +147,23 @@ class Inputs:
 
     def _wrong_width(self) -> str:
         """Why the width that is measured cannot be: another unit, or other joints than the fingers'."""
-        limits, width = self._station.robot.gripper, sum(map(abs, self._finger_at.values()))
+        limits, width = self._context.robot.gripper, sum(map(abs, self._finger_at.values()))
         if limits is None or not self._finger_at:
             return ""
         closed, wide = float(limits.lower[0]), float(limits.upper[0])
         if closed - _WIDTH_SHARE * (wide - closed) <= width <= wide + _WIDTH_SHARE * (wide - closed):
             return ""
-        said = f"the fingers are measured {width:g} m apart, gripper.position is {closed:g} to {wide:g} m"
-        return f"{said}: correct it or ros.gripper.fingers"
+        difference = f"the fingers are measured {width:g} m apart, gripper.position is {closed:g} to {wide:g} m"
+        return f"{difference}: correct it or ros.gripper.fingers"
 
     def _joints(self, message: Any) -> None:
-        station = self._station
-        now_ns, stamp_ns = station.clock.now_ns(), station.clock.own_ns(nanoseconds(message.header.stamp))
+        context = self._context
+        now_ns, stamp_ns = context.clock.now_ns(), context.clock.own_ns(nanoseconds(message.header.stamp))
         flow = self.flows["joint_states"]
-        of_arm = any(name in station.robot.limits.names for name in message.name)
+        of_arm = any(name in context.robot.limits.names for name in message.name)
         if of_arm:
             flow.note(now_ns, stamp_ns)
-        names = station.config.gripper.fingers if station.config.gripper is not None else ()
+        names = context.config.gripper.fingers if context.config.gripper is not None else ()
         heard = zip(message.name, message.position, strict=False)
         twice = repeated(message.name, names)
         own = [(name, value) for name, value in heard if name in names and np.isfinite(value) and not twice]
@@ -173,33 +173,33 @@ class Inputs:
             self._names, self._fingers = [name for name, _ in own], [value for _, value in own]
         velocities = np.array(message.velocity) if len(message.velocity) == len(message.name) else None
         measured = JointsMeasured(stamp_ns, tuple(message.name), np.array(message.position), velocities)
-        station.loop.events.emit(measured)
-        if station.options.mode == "dry_run" and station.loop.runtime.machine.sends:
+        context.loop.events.emit(measured)
+        if context.options.mode == "dry_run" and context.loop.runtime.machine.sends:
             return
         flow.problem = f"names: {twice}" if twice else flow.problem
         if not (of_arm or own or twice):  # another machine's on the same topic
             if not flow.heard(now_ns):
                 flow.problem = f"none of the arm's joints among {', '.join(message.name):.200}"
             return
-        refused = station.loop.joint_states(message.name, message.position, stamp_ns, now_ns)
+        refused = context.loop.joint_states(message.name, message.position, stamp_ns, now_ns)
         if not of_arm and not twice:
             return
         flow.problem = "" if refused is None else f"{refused.kind}: {refused.detail}"
 
     def _picture(self, camera: CameraTopic, message: Any) -> None:
-        station, flow = self._station, self.flows[camera.name]
-        now_ns, stamp_ns = station.clock.now_ns(), station.clock.own_ns(nanoseconds(message.header.stamp))
+        context, flow = self._context, self.flows[camera.name]
+        now_ns, stamp_ns = context.clock.now_ns(), context.clock.own_ns(nanoseconds(message.header.stamp))
         flow.note(now_ns, stamp_ns)
         try:
             image = of_compressed(message) if camera.compressed else of_raw(message)
         except PictureError as error:
             flow.problem = str(error)
             return
-        flow.problem = station.observations.picture(camera.name, image, stamp_ns, now_ns)
+        flow.problem = context.observations.picture(camera.name, image, stamp_ns, now_ns)
 
     def _instruction(self, message: Any) -> None:
         """Take the task, but not in the middle of an episode: anybody may publish one."""
-        words, observations, state = message.data.strip(), self._station.observations, self._station.loop.state
+        words, observations, state = message.data.strip(), self._context.observations, self._context.loop.state
         self.instruction_problem = ""
         if words == observations.instruction:
             return
@@ -211,14 +211,14 @@ class Inputs:
         observations.instruction = words
 
     def _on_outcome(self, message: Any) -> None:
-        self._episodes.say(message.data, self._station.clock.now_ns())
+        self._episodes.say(message.data, self._context.clock.now_ns())
 
     def _engage(self, message: Any) -> None:
-        now_ns = self._station.clock.now_ns()
+        now_ns = self._context.clock.now_ns()
         held = self._held(now_ns)
         self._engaged_ns = now_ns if message.data else 0
         if not (held and message.data):  # a repeated press says nothing of the twist
-            self._station.loop.human(np.zeros(6), 0.0, now_ns, engaged=bool(message.data))
+            self._context.loop.human(np.zeros(6), 0.0, now_ns, engaged=bool(message.data))
 
     def _grip_by_hand(self, message: Any) -> None:
         self._grip = float(message.data)
@@ -227,12 +227,12 @@ class Inputs:
         """Move by hand while the dead man's switch is held."""
         linear, angular = message.twist.linear, message.twist.angular
         twist = np.array([linear.x, linear.y, linear.z, angular.x, angular.y, angular.z], np.float64)
-        now_ns = self._station.clock.now_ns()
+        now_ns = self._context.clock.now_ns()
         self.twist_problem = self._wrong_twist(twist, message.header, now_ns)
         if not self.twist_problem and self._held(now_ns):
-            self._station.loop.human(twist, self._grip, now_ns, engaged=True)
+            self._context.loop.human(twist, self._grip, now_ns, engaged=True)
         else:
-            self._station.loop.silent(now_ns)
+            self._context.loop.silent(now_ns)
 
     def _held(self, now_ns: int) -> bool:
         """Whether the dead man's switch is pressed, and was heard lately."""
@@ -242,10 +242,10 @@ class Inputs:
         """Why a twist is not used: too large, of another frame, or old; one without a stamp is taken as new."""
         if not (np.abs(twist) <= MOST_TWIST).all():
             return f"the takeover's twist asks for {np.abs(twist).max():g}: at most {MOST_TWIST:g} m/s and rad/s"
-        base, stamp_ns = self._station.robot.base_frame, nanoseconds(header.stamp)
+        base, stamp_ns = self._context.robot.base_frame, nanoseconds(header.stamp)
         if header.frame_id not in ("", base):
             return f"the takeover's twist is in {header.frame_id}: send it in {base}, the robot's base frame"
-        age_ns = now_ns - self._station.clock.own_ns(stamp_ns)
+        age_ns = now_ns - self._context.clock.own_ns(stamp_ns)
         if stamp_ns and age_ns > _TWIST_AGE_NS:
             return f"the takeover's twist is {age_ns / 1e6:.0f} ms old: the clocks disagree (chrony), or it is slow"
         return ""

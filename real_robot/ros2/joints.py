@@ -15,7 +15,7 @@ _REST_NS, _REST_RAD = 100_000_000, 0.005
 
 
 @dataclass(frozen=True)
-class Measured:
+class JointReading:
     """Joint angles [n] (rad) and finger positions (m) at a time."""
 
     stamp_ns: int
@@ -39,7 +39,7 @@ class JointHistory:
     def __init__(self, joints: Sequence[str], fingers: Sequence[str]) -> None:
         self._joints = tuple(joints)
         self._fingers = dict.fromkeys(fingers, 0.0)
-        self._kept: deque[Measured] = deque(maxlen=_HISTORY)
+        self._kept: deque[JointReading] = deque(maxlen=_HISTORY)
 
     def fingers_alone(self, known: Mapping[str, float]) -> bool:
         """Note the fingers of a message; whether it is the gripper's own, without any of the arm's joints.
@@ -53,14 +53,14 @@ class JointHistory:
     def add(self, known: Mapping[str, float], stamp_ns: int) -> None:
         """Keep a joint state that has all of the arm's joints."""
         angles = np.array([known[name] for name in self._joints], np.float64)
-        self._kept.append(Measured(stamp_ns, angles, self._two_fingers()))
+        self._kept.append(JointReading(stamp_ns, angles, self._two_fingers()))
 
-    def nearest(self, stamp_ns: int) -> Measured | None:
+    def nearest(self, stamp_ns: int) -> JointReading | None:
         """The joints measured nearest to a time; None before the first."""
         return min(self._kept, key=lambda seen: abs(seen.stamp_ns - stamp_ns), default=None)
 
     @property
-    def last(self) -> Measured:
+    def last(self) -> JointReading:
         """The last one; IndexError before the first."""
         return self._kept[-1]
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from embodied_rl.errors import UserError
 from embodied_rl.real_robot.core.states import ArmState
-from embodied_rl.real_robot.ros2.asking import Client
 from embodied_rl.real_robot.ros2.bridge import Bridge
+from embodied_rl.real_robot.ros2.inference_client import Client
 from embodied_rl.real_robot.ros2.options import BridgeOptions
 from embodied_rl.real_robot.ros2.parameters import declare_parameters
 from embodied_rl.real_robot.ros2.session import Session
@@ -53,36 +53,36 @@ class ManagedBridge:
         self._recordings, self.finalized, self._busy = 0, False, threading.Lock()
         declare_parameters(session.node, options)
         self._lasting = set(_entities(session.node))
-        node, wishes = session.node, self
+        node, manager = session.node, self
 
         class Transitions(ManagedEntity):
             """What the node's transitions do; one that cannot be done leaves the node where it was."""
 
             def on_configure(self, state: Any) -> Any:
-                return done(wishes._configure, TransitionCallbackReturn.FAILURE)
+                return done(manager._configure, TransitionCallbackReturn.FAILURE)
 
             def on_activate(self, state: Any) -> Any:
-                return done(wishes._activate, TransitionCallbackReturn.ERROR)
+                return done(manager._activate, TransitionCallbackReturn.ERROR)
 
             def on_deactivate(self, state: Any) -> Any:
-                return done(wishes._deactivate, TransitionCallbackReturn.ERROR)
+                return done(manager._deactivate, TransitionCallbackReturn.ERROR)
 
             def on_cleanup(self, state: Any) -> Any:
-                return done(wishes._clean_up, TransitionCallbackReturn.FAILURE)
+                return done(manager._clean_up, TransitionCallbackReturn.FAILURE)
 
             def on_shutdown(self, state: Any) -> Any:
-                return done(wishes._shut_down, TransitionCallbackReturn.ERROR)
+                return done(manager._shut_down, TransitionCallbackReturn.ERROR)
 
             def on_error(self, state: Any) -> Any:
-                return done(wishes._end, TransitionCallbackReturn.FAILURE)
+                return done(manager._end, TransitionCallbackReturn.FAILURE)
 
         def done(work: Callable[[], None], otherwise: Any) -> Any:
-            wishes._problem = None
+            manager._problem = None
             try:
-                with wishes._busy:
+                with manager._busy:
                     work()
             except Exception as error:  # noqa: BLE001 - rclpy would drop it without a word
-                wishes._problem = error
+                manager._problem = error
                 node.get_logger().error(f"{type(error).__name__}: {error}")
                 return otherwise
             return TransitionCallbackReturn.SUCCESS

@@ -32,7 +32,7 @@ from embodied_rl.real_robot.ros2.events import (
     Intervened,
     StateChanged,
 )
-from embodied_rl.real_robot.ros2.joints import JointHistory, Measured
+from embodied_rl.real_robot.ros2.joints import JointHistory, JointReading
 from embodied_rl.real_robot.ros2.target import Target
 
 _HUMAN_SILENCE_NS = 100_000_000
@@ -172,7 +172,7 @@ class ControlLoop:
         with self._lock:
             return self.runtime.watchdog.observed(camera, stamp_ns, now_ns)
 
-    def measured(self, stamp_ns: int) -> Measured | None:
+    def measured(self, stamp_ns: int) -> JointReading | None:
         """The joints measured nearest to a time; None before the first."""
         with self._lock:
             return self._joints.nearest(stamp_ns)
@@ -206,8 +206,8 @@ class ControlLoop:
             receipt = self._executor.add(chunk, now_ns)
             if receipt.in_time:
                 self.runtime.watchdog.heartbeat(now_ns)
-        said = ChunkDecided(now_ns, chunk.observed_ns, chunk.actions, chunk.policy, infer_ms, receipt, frozen)
-        self.events.emit(said)
+        decided = ChunkDecided(now_ns, chunk.observed_ns, chunk.actions, chunk.policy, infer_ms, receipt, frozen)
+        self.events.emit(decided)
         return receipt
 
     def queue(self, action: np.ndarray) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from embodied_rl.real_robot.client.wire import PROTOCOL
-from embodied_rl.real_robot.ros2.said import Kind, Many, SaidError, check
+from embodied_rl.real_robot.ros2.messages import Kind, Many, MessageError, check
 
 _SIZES = {"cameras": (0, 16), "proprio_dim": (0, 4096), "chunk_len": (1, 4096), "action_dim": (1, 4096)}
 _KIND: dict[str, Kind] = {**dict.fromkeys(_SIZES, int), "policy": str, "instruction": bool}
@@ -23,7 +23,7 @@ def wrong_metadata(metadata: Mapping[str, Any]) -> str:
         if metadata.get("views") is not None:
             check(metadata["views"], Many(str), "views")
         json.dumps(dict(metadata))  # the recording and the status say it too
-    except (SaidError, TypeError, ValueError) as error:
+    except (MessageError, TypeError, ValueError) as error:
         return (
             f"the policy server's description is not understood: {error}; is it an `embodied-rl serve` of this version?"
         )

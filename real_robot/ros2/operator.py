@@ -6,9 +6,9 @@ from functools import partial
 from typing import Any
 
 from embodied_rl.real_robot.core.states import Event
+from embodied_rl.real_robot.ros2.context import BridgeContext
 from embodied_rl.real_robot.ros2.inputs import Inputs
 from embodied_rl.real_robot.ros2.preflight import checks, to_json
-from embodied_rl.real_robot.ros2.station import Station
 
 SERVICES = {
     "arm": Event.ARM,
@@ -28,7 +28,7 @@ class Operator:
     """The services.
 
     Args:
-        station: Whose state machine is fired.
+        context: Whose state machine is fired.
         inputs: Looks who else commands the arm, and whether the button and the gripper's fingers were heard.
 
     Attributes:
@@ -36,12 +36,12 @@ class Operator:
         active: Whether the arm may be armed.
     """
 
-    def __init__(self, station: Station, inputs: Inputs) -> None:
+    def __init__(self, context: BridgeContext, inputs: Inputs) -> None:
         from std_srvs.srv import Trigger
 
-        self._station, self._inputs = station, inputs
+        self._context, self._inputs = context, inputs
         self.wants_to_run, self.active = False, False
-        node = station.session.node
+        node = context.session.node
         for name, event in SERVICES.items():
             node.create_service(Trigger, f"~/{name}", partial(self._serve, event))
         node.create_service(Trigger, "~/release", self._release)
@@ -50,12 +50,12 @@ class Operator:
 
     def fire(self, event: Event) -> str:
         """Fire an event as somebody's wish: why it was refused; empty where it was done."""
-        station = self._station
-        if event in (Event.ARM, Event.START, Event.RESUME) and (refused := station.asking.report.refused):
+        context = self._context
+        if event in (Event.ARM, Event.START, Event.RESUME) and (refused := context.inference.report.refused):
             return refused
         if event is Event.ARM and not self.active:
             return "the bridge is not active: ros2 lifecycle set /embodied_rl activate"
-        if event is Event.ARM and station.options.mode == "shadow":
+        if event is Event.ARM and context.options.mode == "shadow":
             return "in shadow mode nothing is sent: the arm cannot be armed"
         if event is Event.ARM and (problem := self._inputs.buttons.unheard):
             return problem
@@ -63,11 +63,11 @@ class Operator:
             self._inputs.watch()
         if event is Event.ARM and (problem := self._inputs.missing_fingers()):
             return problem
-        if event is Event.START and not station.observations.instruction:
+        if event is Event.START and not context.observations.instruction:
             return _NO_WORDS.removeprefix("; ")
-        transition = station.loop.fire(event, station.clock.now_ns(), "service")
+        transition = context.loop.fire(event, context.clock.now_ns(), "service")
         if not transition.accepted:
-            silent = event is Event.ARM and not station.observations.instruction
+            silent = event is Event.ARM and not context.observations.instruction
             return f"{transition.reason}{_NO_WORDS * silent}"
         self.wants_to_run = event in (Event.START, Event.RESUME)
         return ""
@@ -78,16 +78,16 @@ class Operator:
         return response
 
     def _release(self, request: Any, response: Any) -> Any:
-        transition = self._station.loop.release(self._station.clock.now_ns())
+        transition = self._context.loop.release(self._context.clock.now_ns())
         response.success, response.message = transition.accepted, "" if transition.accepted else transition.reason
         return response
 
     def _accept_policy(self, request: Any, response: Any) -> Any:
-        response.message = self._station.asking.accept()
+        response.message = self._context.inference.accept()
         response.success = not response.message
         return response
 
     def _preflight(self, request: Any, response: Any) -> Any:
-        found = checks(self._station, self._inputs)
+        found = checks(self._context, self._inputs)
         response.success, response.message = all(check.passed for check in found), to_json(found)
         return response

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.real_robot.core.executor import Overlap
-from embodied_rl.real_robot.ros2.said import Kind, Maybe, SaidError, check, read
+from embodied_rl.real_robot.ros2.messages import Kind, Maybe, MessageError, check, read
 
 Mode = Literal["live", "dry_run", "shadow"]
 REALTIME = "realtime"
@@ -40,7 +40,7 @@ class BridgeOptions:
         overlap: What overlapping chunks do (`Overlap`), or 'realtime': real-time chunking, for flow policies.
         blend_steps: Control steps of a blend.
         horizon: Control steps after which the policy is asked again, at most a chunk.
-        aligned: See `AskConfig`.
+        aligned: See `InferenceConfig`.
         latency_s: Added to each answer of the policy.
         requests: Questions that may be on their way at once.
         speed: See `Clock`; for twins only.
@@ -90,14 +90,14 @@ class BridgeOptions:
         """
         known = {field.name: field.default for field in fields(cls)}
         try:
-            said = read(text, {})
-            for name in said:
+            values = read(text, {})
+            for name in values:
                 if name not in known:
-                    raise SaidError(f"{name:.40} is unknown.{suggest(name, known)}")
-            check(said, {name: _kind(name, known[name]) for name in said})
-        except SaidError as error:
+                    raise MessageError(f"{name:.40} is unknown.{suggest(name, known)}")
+            check(values, {name: _kind(name, known[name]) for name in values})
+        except MessageError as error:
             raise UserError(f"the bridge's options: {error}") from error
-        options = cls(**said)
+        options = cls(**values)
         for name, least, most in (("speed", 0.01, 1.0), ("requests", 1, 16), ("horizon", 1, 1000), ("port", 0, 65535)):
             if not least <= getattr(options, name) <= most:
                 raise UserError(f"the bridge's options: {name} must lie in {least:g} to {most:g}")

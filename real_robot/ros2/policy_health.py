@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from embodied_rl.real_robot.ros2.asking import AskReport
+from embodied_rl.real_robot.ros2.inference_client import InferenceReport
 from embodied_rl.real_robot.ros2.loop import ControlLoop
 
 _SILENCES = 3
@@ -10,7 +10,7 @@ _SILENCES = 3
 _GONE_S = 1.0
 
 
-def policy_problem(report: AskReport, loop: ControlLoop, now_ns: int) -> str:
+def policy_problem(report: InferenceReport, loop: ControlLoop, now_ns: int) -> str:
     """Why the policy would not keep the arm moving; '' where it would.
 
     Judged by the answers of the last seconds, as the executor and the watchdog judge them, whatever the arm does.

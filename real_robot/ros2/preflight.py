@@ -12,12 +12,12 @@ from embodied_rl.real_robot.core.buttons import Button
 from embodied_rl.real_robot.core.motion import Limit, Motion
 from embodied_rl.real_robot.core.states import ArmState
 from embodied_rl.real_robot.core.views_of_training import compare_views
+from embodied_rl.real_robot.ros2.context import BridgeContext
 from embodied_rl.real_robot.ros2.inputs import Inputs
 from embodied_rl.real_robot.ros2.limits_table import limits_table
+from embodied_rl.real_robot.ros2.messages import Many, MessageError, read
 from embodied_rl.real_robot.ros2.metadata import unknown_task
 from embodied_rl.real_robot.ros2.policy_health import policy_problem
-from embodied_rl.real_robot.ros2.said import Many, SaidError, read
-from embodied_rl.real_robot.ros2.station import Station
 
 STOP = "emergency stop"
 """The name of the check of the button."""
@@ -46,27 +46,27 @@ def from_json(text: str) -> list[Check]:
         UserError: It is something else.
     """
     try:
-        said = read(f'{{"checks": {text}}}', {"checks": Many({"name": str, "passed": bool, "detail": str})})["checks"]
-    except SaidError as error:
+        items = read(f'{{"checks": {text}}}', {"checks": Many({"name": str, "passed": bool, "detail": str})})["checks"]
+    except MessageError as error:
         raise UserError(f"the bridge's checks are not understood ({error}): is it of another version?") from error
-    return [Check(one["name"], one["passed"], one["detail"]) for one in said]
+    return [Check(one["name"], one["passed"], one["detail"]) for one in items]
 
 
-def checks(station: Station, inputs: Inputs) -> list[Check]:
+def checks(context: BridgeContext, inputs: Inputs) -> list[Check]:
     """Every check, also after one that fails."""
-    parts = [*_views(station), _controller(station, inputs), _policy(station), _stop(station, inputs)]
-    held = Check(LIMITS, True, limits_table(station.robot, station.config))
-    return [*_flows(station, inputs), *_arm(station), *_gripper(station, inputs), *parts, held]
+    parts = [*_views(context), _controller(context, inputs), _policy(context), _stop(context, inputs)]
+    held = Check(LIMITS, True, limits_table(context.robot, context.config))
+    return [*_flows(context, inputs), *_arm(context), *_gripper(context, inputs), *parts, held]
 
 
-def _flows(station: Station, inputs: Inputs) -> list[Check]:
+def _flows(context: BridgeContext, inputs: Inputs) -> list[Check]:
     """Rate, age and use of joint states and of each camera."""
-    watch, now_ns = station.robot.watchdog, station.clock.now_ns()
+    watch, now_ns = context.robot.watchdog, context.clock.now_ns()
     found = []
     for name, flow in inputs.flows.items():
         age_s = watch.joint_state_age_s if name == "joint_states" else watch.camera_age_s
         rate_hz = flow.rate_hz(now_ns)
-        topic = station.config.joint_states if name == "joint_states" else _topic(station, name)
+        topic = context.config.joint_states if name == "joint_states" else _topic(context, name)
         if not rate_hz:
             nothing = f"nothing comes on {topic}: is the driver running, is the name right?"
             found.append(Check(name, False, flow.problem or nothing))
@@ -82,15 +82,15 @@ def _flows(station: Station, inputs: Inputs) -> list[Check]:
     return found
 
 
-def _arm(station: Station) -> list[Check]:
+def _arm(context: BridgeContext) -> list[Check]:
     """Whether the arm stands still within its limits and workspace."""
-    robot, measured = station.robot, station.loop.measured(station.clock.now_ns())
+    robot, measured = context.robot, context.loop.measured(context.clock.now_ns())
     if measured is None:
         return [Check("pose", False, "no joint states yet")]
     motion = Motion(robot.limits, 1 / robot.rate_hz, robot.workspace.inside)
     broken = motion.allows_rest(measured.angles[None])[0]
     where = np.array2string(robot.chain.position(measured.angles), precision=3)
-    moving = station.loop.moving()
+    moving = context.loop.moving()
     outside = [name for name, bits in zip(robot.limits.names, broken, strict=True) if bits & ~Limit.WORKSPACE]
     boxed = bool((broken & Limit.WORKSPACE).any())
     return [
@@ -100,55 +100,55 @@ def _arm(station: Station) -> list[Check]:
     ]
 
 
-def _gripper(station: Station, inputs: Inputs) -> list[Check]:
+def _gripper(context: BridgeContext, inputs: Inputs) -> list[Check]:
     """Whether each of the gripper's fingers is heard."""
-    gripper = station.config.gripper
+    gripper = context.config.gripper
     if gripper is None:
         return [Check("gripper", True, "none in the arm's file: what the policy says to one moves nothing")]
     missing = inputs.missing_fingers()
-    return [Check("gripper", not missing, missing or f"{', '.join(gripper.fingers)} on {station.config.joint_states}")]
+    return [Check("gripper", not missing, missing or f"{', '.join(gripper.fingers)} on {context.config.joint_states}")]
 
 
-def _views(station: Station) -> list[Check]:
+def _views(context: BridgeContext) -> list[Check]:
     """Whether each camera is the one that training looked through; nothing before each has sent a picture."""
-    seen = station.observations.newest()
+    seen = context.observations.newest()
     if not seen:
         return []
-    return [Check("views", *compare_views(seen, station.asking.metadata.get("views")))]
+    return [Check("views", *compare_views(seen, context.inference.metadata.get("views")))]
 
 
-def _controller(station: Station, inputs: Inputs) -> Check:
+def _controller(context: BridgeContext, inputs: Inputs) -> Check:
     """Whether somebody listens to set points, and nobody else sends any."""
-    config = station.config.arm
-    if station.options.mode != "live":
-        return Check("controller", True, f"{station.options.mode}: nothing is sent")
+    config = context.config.arm
+    if context.options.mode != "live":
+        return Check("controller", True, f"{context.options.mode}: nothing is sent")
     if problem := inputs.command_problem():
         return Check("controller", False, problem)
     return Check("controller", True, f"{config.adapter} on {config.topic}")
 
 
-def _policy(station: Station) -> Check:
+def _policy(context: BridgeContext) -> Check:
     """Whether the server answers, and an arm that moves could use the answers."""
-    report, loop = station.asking.report, station.loop
-    if not station.observations.instruction:
+    report, loop = context.inference.report, context.loop
+    if not context.observations.instruction:
         return Check("policy", False, "there is no instruction yet: publish one to ~/instruction")
-    problem = policy_problem(report, loop, station.clock.now_ns())
+    problem = policy_problem(report, loop, context.clock.now_ns())
     if not report.answer_ms:
         return Check("policy", False, problem)
-    median, length = float(np.median(report.answer_ms)), station.metadata["chunk_len"]
+    median, length = float(np.median(report.answer_ms)), context.metadata["chunk_len"]
     words = f"{report.policy}; answers in {median:.0f} ms, {loop.delay_steps} of {length} steps after the picture"
-    if unknown := unknown_task(station.observations.instruction, station.asking.metadata):
+    if unknown := unknown_task(context.observations.instruction, context.inference.metadata):
         words += f"; CAUTION: {unknown}"
     return Check("policy", not problem, f"{words}; {problem}" if problem else words)
 
 
-def _stop(station: Station, inputs: Inputs) -> Check:
+def _stop(context: BridgeContext, inputs: Inputs) -> Check:
     """Whether the button was heard, and the arm is not stopped."""
-    topic = station.config.emergency_stop
-    if station.loop.state is ArmState.ESTOPPED:
+    topic = context.config.emergency_stop
+    if context.loop.state is ArmState.ESTOPPED:
         return Check(STOP, False, "the arm is e-stopped: look at it, then call ~/reset")
     inputs.watch()
-    now_ns, buttons = station.clock.now_ns(), station.loop.runtime.buttons
+    now_ns, buttons = context.clock.now_ns(), context.loop.runtime.buttons
     if problem := inputs.buttons.unheard or inputs.buttons.problem or buttons.problem(now_ns):
         return Check(STOP, False, problem)
     found = [f"{button.name} {_habit(button)}" for button in buttons.present]
@@ -163,5 +163,5 @@ def _habit(button: Button) -> str:
     return f"repeats {button.rate_hz:.0f} times a second: {button.most_age_ns / 1e9:g} s of silence hold the arm"
 
 
-def _topic(station: Station, name: str) -> str:
-    return next(camera.topic for camera in station.config.cameras if camera.name == name)
+def _topic(context: BridgeContext, name: str) -> str:
+    return next(camera.topic for camera in context.config.cameras if camera.name == name)

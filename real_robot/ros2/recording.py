@@ -14,38 +14,38 @@ from embodied_rl.real_robot.core.robot import robot_path
 from embodied_rl.real_robot.record.bridge import BridgeRecorder, stamp_of
 from embodied_rl.real_robot.record.events import SessionStarted
 from embodied_rl.real_robot.record.recorder import Recorder
+from embodied_rl.real_robot.ros2.context import STEP_NS, BridgeContext
 from embodied_rl.real_robot.ros2.events import BackgroundSink
-from embodied_rl.real_robot.ros2.station import STEP_NS, Station
 
 
 class BridgeRecording:
     """The bridge's recording while it is written.
 
     Args:
-        station: Whose events are recorded; subscribe before its threads start.
+        context: Whose events are recorded; subscribe before its threads start.
         path: The file; it must not exist yet.
 
     Raises:
         UserError: The file exists or cannot be made, or mcap is not installed.
 
     Example:
-        >>> recording = BridgeRecording(station, Path("run.mcap"))
+        >>> recording = BridgeRecording(context, Path("run.mcap"))
         >>> recording.status()
         {'file': 'run.mcap', 'dropped': 0, 'problem': ''}
     """
 
-    def __init__(self, station: Station, path: Path) -> None:
-        self._recorder = Recorder(path, _session(station))
+    def __init__(self, context: BridgeContext, path: Path) -> None:
+        self._recorder = Recorder(path, _session(context))
         self._events = BridgeRecorder(
             self._recorder,
-            station.observations.take,
-            station.loop.law,
-            labelled_by=station.options.labelled_by,
-            policy=stamp_of(station.metadata),
-            base=station.config.base,
+            context.observations.take,
+            context.loop.law,
+            labelled_by=context.options.labelled_by,
+            policy=stamp_of(context.metadata),
+            base=context.config.base,
         )
         self._sink = BackgroundSink(self._events)
-        station.loop.events.subscribe(self._sink)
+        context.loop.events.subscribe(self._sink)
 
     def status(self) -> Mapping[str, Any]:
         """The file, how many events it lacks, and why it is not complete; '' while all is well."""
@@ -68,10 +68,10 @@ class BridgeRecording:
             self._recorder.close()
 
 
-def _session(station: Station) -> SessionStarted:
+def _session(context: BridgeContext) -> SessionStarted:
     """What the recording says of itself; the server's token stays out of it."""
-    robot, now_ns = station.robot, station.clock.now_ns()
-    options = {name: value for name, value in asdict(station.options).items() if name != "token"}
+    robot, now_ns = context.robot, context.clock.now_ns()
+    options = {name: value for name, value in asdict(context.options).items() if name != "token"}
     return SessionStarted(
         time_ns=now_ns,
         wall_ns=time.time_ns(),
@@ -79,12 +79,12 @@ def _session(station: Station) -> SessionStarted:
         joint_names=robot.limits.names,
         rate_hz=robot.rate_hz,
         control_hz=1e9 / STEP_NS,
-        cameras=station.observations.cameras,
+        cameras=context.observations.cameras,
         state_names=PROPRIO_NAMES,
         action_names=ACTION_NAMES,
         settings={
             "options": options,
-            "policy": station.metadata,
-            "robot_file": robot_path(station.options.robot).read_text(encoding="utf-8"),
+            "policy": context.metadata,
+            "robot_file": robot_path(context.options.robot).read_text(encoding="utf-8"),
         },
     )

@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.real_robot.core.gate import Outcome
+from embodied_rl.real_robot.core.gate import GateOutcome
 from embodied_rl.real_robot.core.pace import USUAL
 from embodied_rl.real_robot.core.states import ArmState
 from embodied_rl.real_robot.ros2 import qos
 from embodied_rl.real_robot.ros2.adapters.stamps import set_time
+from embodied_rl.real_robot.ros2.context import BridgeContext
 from embodied_rl.real_robot.ros2.events import ActionTaken, Event, Intervened, StateChanged
 from embodied_rl.real_robot.ros2.inputs import Inputs
 from embodied_rl.real_robot.ros2.loop import Output
 from embodied_rl.real_robot.ros2.metadata import unknown_task
 from embodied_rl.real_robot.ros2.policy_health import policy_problem
 from embodied_rl.real_robot.ros2.recording import BridgeRecording
-from embodied_rl.real_robot.ros2.station import Station
 
 _STATUS_S, _DIAGNOSTICS_S = 0.1, 1.0
 _STEPS, _TICKS, _FEWEST = 40, 100, 20
@@ -30,18 +30,18 @@ class Reporter:
     """Publishes ~/state, ~/status and /diagnostics.
 
     Args:
-        station: What is reported on.
+        context: What is reported on.
         inputs: What comes in.
         recording: What is written; None where nothing is.
     """
 
-    def __init__(self, station: Station, inputs: Inputs, recording: BridgeRecording | None) -> None:
+    def __init__(self, context: BridgeContext, inputs: Inputs, recording: BridgeRecording | None) -> None:
         from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
         from std_msgs.msg import String
 
-        self._station, self._inputs, self._recording, self._text = station, inputs, recording, String
+        self._context, self._inputs, self._recording, self._text = context, inputs, recording, String
         self._array, self._status, self._pair = DiagnosticArray, DiagnosticStatus, KeyValue
-        node = station.session.node
+        node = context.session.node
         self._states = node.create_publisher(String, "~/state", qos.latched())
         self._statuses = node.create_publisher(String, "~/status", qos.command())
         self._diagnostics = node.create_publisher(DiagnosticArray, "/diagnostics", qos.event(10))
@@ -53,8 +53,8 @@ class Reporter:
         self._holds, self._interventions = 0, 0
         self._last_hold, self._last_intervention_ns = "", 0
         self._faults: list[str] = []
-        station.loop.events.subscribe(self._on_event)
-        self._states.publish(String(data=json.dumps({"state": str(station.loop.state), "event": "", "reason": ""})))
+        context.loop.events.subscribe(self._on_event)
+        self._states.publish(String(data=json.dumps({"state": str(context.loop.state), "event": "", "reason": ""})))
         node.create_timer(_STATUS_S, self._publish_status)
         node.create_timer(_DIAGNOSTICS_S, self._publish_diagnostics)
 
@@ -66,26 +66,26 @@ class Reporter:
             self._holds, self._last_hold = self._holds + 1, output.tick.held.reason
         decision = output.tick.decision
         if output.tick.state is ArmState.RUNNING:
-            self._taken.append(decision is not None and decision.outcome is not Outcome.BLOCK)
+            self._taken.append(decision is not None and decision.outcome is not GateOutcome.BLOCK)
         if decision is not None:
             self._outcomes[str(decision.outcome)] += 1
             self._reasons.update(reason.kind for reason in decision.reasons)
 
     def status(self) -> dict[str, Any]:
         """All of it, in plain values."""
-        station, now_ns = self._station, self._station.clock.now_ns()
+        context, now_ns = self._context, self._context.clock.now_ns()
         gaps = np.diff(list(self._ticks)) / 1e6  # list() of a deque is one step: others append meanwhile
         steps = np.diff(list(self._steps)) / 1e6
-        answers, report = station.asking.report.answer_ms, station.asking.report
+        answers, report = context.inference.report.answer_ms, context.inference.report
         return {
-            "state": str(station.loop.state),
-            "mode": station.options.mode,
+            "state": str(context.loop.state),
+            "mode": context.options.mode,
             "faults": self._faults,
             "tick_ms": _spread(gaps),
             "step_ms": _spread(steps),
             "acting": float(np.mean(list(self._acts))) if self._acts else None,
             "answer_ms": _spread(np.array(answers)),
-            "delay_steps": station.loop.delay_steps,
+            "delay_steps": context.loop.delay_steps,
             "answers": report.answers,
             "unused": report.unused,
             "errors": report.errors,
@@ -98,8 +98,8 @@ class Reporter:
             "last_hold": self._last_hold,
             "interventions": self._interventions,
             "since_intervention_s": (now_ns - self._last_intervention_ns) / 1e9 if self._interventions else None,
-            "instruction": station.observations.instruction,
-            "policy": report.policy or station.metadata["policy"],
+            "instruction": context.observations.instruction,
+            "policy": report.policy or context.metadata["policy"],
             "recording": None if self._recording is None else self._recording.status(),
             "buttons": self._inputs.buttons.report,
             "flows": {
@@ -110,16 +110,16 @@ class Reporter:
 
     def _warnings(self, now_ns: int) -> list[str]:
         """What is wrong beside the watchdog's faults: the policy's answers, what is published to the bridge."""
-        asking, loop = self._station.asking, self._station.loop
-        asked = asking.report.answers or asking.report.errors
-        policy = (policy_problem(asking.report, loop, now_ns) or asking.report.last_error) if asked else ""
-        unknown = unknown_task(self._station.observations.instruction, asking.metadata)
+        inference, loop = self._context.inference, self._context.loop
+        asked = inference.report.answers or inference.report.errors
+        policy = (policy_problem(inference.report, loop, now_ns) or inference.report.last_error) if asked else ""
+        unknown = unknown_task(self._context.observations.instruction, inference.metadata)
         mine = [self._inputs.instruction_problem, unknown, self._inputs.twist_problem]
         return [*([f"policy: {policy}"] if policy else []), *filter(None, mine), *self._idle(), *self._unrecorded()]
 
     def _idle(self) -> list[str]:
         """Why an arm that runs stands still."""
-        if self._station.loop.state is not ArmState.RUNNING:
+        if self._context.loop.state is not ArmState.RUNNING:
             return []
         acts, taken, found = list(self._acts), list(self._taken), list[str]()
         if len(acts) >= _FEWEST and (share := float(np.mean(acts))) < USUAL:
@@ -130,9 +130,15 @@ class Reporter:
 
     def _unrecorded(self) -> list[str]:
         """What the recording lacks."""
-        said = {} if self._recording is None else self._recording.status()
-        lost = f"the recording lacks {said['dropped']} events" if said.get("dropped") else ""
-        return [f"the recording is not complete: {said['problem']}"] if said.get("problem") else [lost] if lost else []
+        recording = {} if self._recording is None else self._recording.status()
+        lost = f"the recording lacks {recording['dropped']} events" if recording.get("dropped") else ""
+        return (
+            [f"the recording is not complete: {recording['problem']}"]
+            if recording.get("problem")
+            else [lost]
+            if lost
+            else []
+        )
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, StateChanged):
@@ -157,15 +163,15 @@ class Reporter:
         self._statuses.publish(self._text(data=json.dumps(self.status())))
 
     def _publish_diagnostics(self) -> None:
-        said = self.status()
-        stopped = said["state"] == str(ArmState.ESTOPPED)
-        problems = [*said["faults"], *said["warnings"]]
+        status = self.status()
+        stopped = status["state"] == str(ArmState.ESTOPPED)
+        problems = [*status["faults"], *status["warnings"]]
         level = self._status.ERROR if stopped else self._status.WARN if problems else self._status.OK
-        words = "; ".join(problems) or said["state"]
-        pairs = [self._pair(key=key, value=str(value)) for key, value in said.items()]
+        words = "; ".join(problems) or status["state"]
+        pairs = [self._pair(key=key, value=str(value)) for key, value in status.items()]
         status = self._status(level=level, name="embodied_rl bridge", message=words, values=pairs)
         message = self._array(status=[status])
-        set_time(message.header.stamp, self._station.clock.ros_ns())
+        set_time(message.header.stamp, self._context.clock.ros_ns())
         self._diagnostics.publish(message)
 
 

@@ -24,7 +24,7 @@ class LateError(RequestError):
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class BatchResult:
     """actions: finite float32 [K, A]; times in ms; rows: requests that were decided in the same call."""
 
     actions: Array
@@ -36,7 +36,7 @@ class Decision:
 @dataclass(slots=True)
 class _Waiting:
     request: Request
-    answer: asyncio.Future[Decision]
+    answer: asyncio.Future[BatchResult]
     wanted: Callable[[], bool]
     since: float
     until: float
@@ -69,7 +69,7 @@ class Batcher:
     def __len__(self) -> int:
         return len(self._queue)
 
-    async def submit(self, request: Request, wanted: Callable[[], bool], arrived: float) -> Decision:
+    async def submit(self, request: Request, wanted: Callable[[], bool], arrived: float) -> BatchResult:
         """The decision of one request.
 
         Args:
@@ -155,7 +155,7 @@ class Batcher:
                 waiting.answer.set_exception(RequestError(answer))
             else:
                 queued = 1000 * (began - waiting.since)
-                waiting.answer.set_result(Decision(answer, queued, 1000 * seconds, len(batch)))
+                waiting.answer.set_result(BatchResult(answer, queued, 1000 * seconds, len(batch)))
 
 
 def _give_up(waiting: Iterable[_Waiting]) -> None:

@@ -15,7 +15,7 @@ from embodied_rl.real_robot.ros2 import qos
 from embodied_rl.real_robot.ros2.adapters.stamps import nanoseconds, set_time
 from embodied_rl.real_robot.ros2.clock import Clock
 from embodied_rl.real_robot.ros2.config import load_ros_config
-from embodied_rl.real_robot.ros2.said import Each, Kind, Many, SaidError, read
+from embodied_rl.real_robot.ros2.messages import Each, Kind, Many, MessageError, read
 from embodied_rl.real_robot.ros2.session import Session
 from embodied_rl.real_robot.twin.follower import Point, TrajectoryFollower
 from embodied_rl.real_robot.twin.options import TOPICS, TwinOptions
@@ -97,7 +97,7 @@ class TwinNode:
         now_ns = self._clock.ros_ns()
         try:
             points = points_of(message, self._names[:7], now_ns)
-        except SaidError as error:
+        except MessageError as error:
             self._session.node.get_logger().warning(f"a trajectory left out: {error}")
             return
         with self._lock:
@@ -126,15 +126,15 @@ class TwinNode:
         What is dropped sends nothing, a deaf controller hears nothing. What is spoilt comes on time and is not so:
         "frozen", "black", or under a running "clock".
         """
-        if (said := self._read(TOPICS["faults"], message, FAULTS)) is not None:
-            self._dropped, self._deaf = set(said["dropped"]), said["deaf"]
-            self._spoilt, self._held = said["spoilt"], {}
+        if (faults := self._read(TOPICS["faults"], message, FAULTS)) is not None:
+            self._dropped, self._deaf = set(faults["dropped"]), faults["deaf"]
+            self._spoilt, self._held = faults["spoilt"], {}
 
     def _read(self, topic: str, message: Any, kind: dict[str, Kind]) -> dict[str, Any] | None:
         """What was said; None, with a line in the log, where it is no such message."""
         try:
             return read(message.data, kind)
-        except SaidError as error:
+        except MessageError as error:
             self._session.node.get_logger().warning(f"{topic} left out: {error}")
             return None
 
@@ -255,17 +255,17 @@ def points_of(message: Any, names: list[str], now_ns: int) -> list[Point]:
     """A JointTrajectory's points, in the order of `names`; one without a stamp begins now.
 
     Raises:
-        SaidError: It is of other joints, or a point has other than a finite number for each.
+        MessageError: It is of other joints, or a point has other than a finite number for each.
     """
     given = list(message.joint_names)
     if set(given) != set(names) or len(given) != len(names):
-        raise SaidError(f"its joints are {', '.join(given):.200}, not {', '.join(names)}")
+        raise MessageError(f"its joints are {', '.join(given):.200}, not {', '.join(names)}")
     order = [given.index(name) for name in names]
     stamp_ns, points = nanoseconds(message.header.stamp) or now_ns, list[Point]()
     for point in message.points:
         positions = np.array(point.positions, np.float64)
         velocities = np.array(point.velocities, np.float64) if len(point.velocities) else np.zeros(len(names))
         if not all(len(row) == len(names) and np.isfinite(row).all() for row in (positions, velocities)):
-            raise SaidError("a point has other than a finite position and velocity for each joint")
+            raise MessageError("a point has other than a finite position and velocity for each joint")
         points.append(Point(stamp_ns + nanoseconds(point.time_from_start), positions[order], velocities[order]))
     return points

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from embodied_rl.real_robot.core.executor import Chunk, ChunkExecutor, ExecutorConfig
-from embodied_rl.real_robot.core.gate import Command, Outcome
+from embodied_rl.real_robot.core.gate import Command, GateOutcome
 from embodied_rl.real_robot.core.robot import load_robot
 from embodied_rl.real_robot.core.runtime import ArmRuntime
 from embodied_rl.real_robot.core.states import ArmState, Event
@@ -107,7 +107,7 @@ class ScriptedRobot:
         self.sink.record(done)
         if done.setpoint is not None:
             self.arm = done.setpoint.positions
-        return done.decision is not None and done.decision.outcome is not Outcome.ALLOW
+        return done.decision is not None and done.decision.outcome is not GateOutcome.ALLOW
 
     def fire(self, event: Event) -> None:
         transition = self.runtime.fire(event, self.now)

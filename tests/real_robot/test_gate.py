@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from embodied_rl.errors import UserError
-from embodied_rl.real_robot.core.gate import Command, Decision, Outcome, SafetyGate
+from embodied_rl.real_robot.core.gate import Command, GateDecision, GateOutcome, SafetyGate
 from embodied_rl.real_robot.core.limits import AxisLimits
 from embodied_rl.real_robot.core.robot import load_robot
 from tests.real_robot.commands import spoil, targets
@@ -24,25 +24,25 @@ def started() -> SafetyGate:
     return gate
 
 
-def send(gate: SafetyGate, tick: int, positions: Any = HOME, **other: Any) -> Decision:
+def send(gate: SafetyGate, tick: int, positions: Any = HOME, **other: Any) -> GateDecision:
     """A well-formed command at a tick, but for what `other` says."""
     return gate.decide(
         Command(**{"stamp_ns": tick * TICK, "names": NAMES, "positions": positions} | other), tick * TICK
     )
 
 
-def kinds(decision: Decision) -> set[str]:
+def kinds(decision: GateDecision) -> set[str]:
     return {reason.kind for reason in decision.reasons}
 
 
 def test_rest_is_allowed_and_a_far_target_rewritten() -> None:
     gate = started()
     rest = send(gate, 1)
-    assert (rest.outcome, rest.reasons) == (Outcome.ALLOW, ())
+    assert (rest.outcome, rest.reasons) == (GateOutcome.ALLOW, ())
     assert rest.setpoint is not None
     assert (rest.setpoint.positions == HOME).all()
     far = send(gate, 2, HOME + 0.1)
-    assert far.outcome is Outcome.REWRITE
+    assert far.outcome is GateOutcome.REWRITE
     assert "velocity" in kinds(far)
     assert far.setpoint is not None
     assert far.setpoint.stamp_ns == 2 * TICK
@@ -70,7 +70,7 @@ def test_void_commands_are_blocked_and_brake(other: dict[str, Any], kind: str, d
     gate = started()
     send(gate, 1, HOME + 0.1)
     decision = send(gate, 2, **other)
-    assert decision.outcome is Outcome.BLOCK
+    assert decision.outcome is GateOutcome.BLOCK
     assert [reason.kind for reason in decision.reasons] == [kind]
     assert detail in decision.reasons[0].detail
     assert decision.setpoint is not None
@@ -101,7 +101,7 @@ def test_one_set_point_per_tick() -> None:
     gate = started()
     send(gate, 1, HOME + 0.1)
     again = gate.decide(Command(TICK + 1, NAMES, HOME + 0.2), TICK + 1)
-    assert (again.outcome, again.setpoint, kinds(again)) == (Outcome.BLOCK, None, {"rate"})
+    assert (again.outcome, again.setpoint, kinds(again)) == (GateOutcome.BLOCK, None, {"rate"})
     assert gate.hold(TICK + 2) is None
     earlier = gate.decide(Command(TICK, NAMES, HOME), -5 * TICK)
     assert kinds(earlier) == {"rate"}
@@ -127,7 +127,7 @@ def test_missed_ticks_are_braked_through() -> None:
 def test_a_replayed_command_is_void() -> None:
     gate = started()
     command = Command(TICK, NAMES, HOME)
-    assert gate.decide(command, TICK).outcome is Outcome.ALLOW
+    assert gate.decide(command, TICK).outcome is GateOutcome.ALLOW
     assert kinds(gate.decide(command, 2 * TICK)) == {"stamp"}
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from embodied_rl.errors import UserError
 from embodied_rl.real_robot.core.cartesian import ControlLaw, PoseReference
-from embodied_rl.real_robot.core.gate import Command, Outcome
+from embodied_rl.real_robot.core.gate import Command, GateOutcome
 from embodied_rl.real_robot.core.robot import Robot, load_robot
 from embodied_rl.real_robot.ik import InverseKinematics
 
@@ -69,7 +69,7 @@ def test_a_policys_deltas_pass_the_gate_unchanged() -> None:
             worst = np.maximum(worst, apart(robot, angles, reference.position, reference.rotation))
     assert worst[0] < 2e-3
     assert worst[1] < 0.01
-    assert np.mean([outcome is Outcome.ALLOW for outcome in outcomes]) > 0.9
+    assert np.mean([outcome is GateOutcome.ALLOW for outcome in outcomes]) > 0.9
 
 
 @needs_mink

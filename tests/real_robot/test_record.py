@@ -24,7 +24,7 @@ from mcap.writer import Writer
 
 from embodied_rl.errors import UserError
 from embodied_rl.real_robot.core.executor import Chunk, Receipt
-from embodied_rl.real_robot.core.gate import Command, Decision
+from embodied_rl.real_robot.core.gate import Command, GateDecision
 from embodied_rl.real_robot.core.runtime import Tick
 from embodied_rl.real_robot.core.states import ArmState, Event, Transition
 from embodied_rl.real_robot.record import codec, events
@@ -418,7 +418,7 @@ def test_malformed_commands_are_recorded(tmp_path: Path) -> None:
             robot.now += 10_000_000
             robot.runtime.joint_states(ROBOT.limits.names, robot.arm.tolist(), robot.now)
             tick = robot.runtime.tick(robot.now, Command(robot.now, ROBOT.limits.names, positions))
-            assert isinstance(tick.decision, Decision)
+            assert isinstance(tick.decision, GateDecision)
             assert recorder.record(tick)
     kinds = [
         tick["gate"]["reasons"][0]["kind"] for tick in list(RecordingFile(tmp_path / "run.mcap").events(Tick))[-4:]

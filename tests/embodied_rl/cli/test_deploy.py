@@ -10,7 +10,7 @@ import pytest
 
 from embodied_rl.cli import deploy, main
 from embodied_rl.errors import UserError
-from embodied_rl.jobs.deploy import fleet_config, held_out, may_go_on, recording_path, run, summary
+from embodied_rl.jobs.deploy import held_out, launcher_config, may_go_on, recording_path, run, summary
 from embodied_rl.jobs.deploy_views import write_views
 from embodied_rl.real_robot.deploy.dashboard import checklist, dashboard
 from embodied_rl.real_robot.deploy.episodes import Episode
@@ -93,11 +93,11 @@ def test_a_real_arm_needs_a_person_at_a_terminal(monkeypatch: pytest.MonkeyPatch
 
 def test_options_reach_bridge_and_twin() -> None:
     command = deploy.DeployCommand(horizon=3, latency_ms=150, camera_latency_ms=40, looks=("light",), speed=0.5)
-    config = fleet_config(command, {})
+    config = launcher_config(command, {})
     assert config.twin is not None
     assert (config.bridge.horizon, config.bridge.latency_s, config.bridge.speed) == (3, 0.15, 0.5)
     assert (config.twin.camera_latency_s, config.twin.looks, config.twin.speed) == (0.04, ("light",), 0.5)
-    arm = fleet_config(deploy.DeployCommand(robot="fr3", instruction="x", server="gpu-box:9000", dry_run=True), {})
+    arm = launcher_config(deploy.DeployCommand(robot="fr3", instruction="x", server="gpu-box:9000", dry_run=True), {})
     assert (arm.twin, arm.server, arm.bridge.host, arm.bridge.port) == (None, None, "gpu-box", 9000)
     assert (arm.bridge.mode, arm.bridge.resume_s) == ("dry_run", None)
 

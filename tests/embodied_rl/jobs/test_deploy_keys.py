@@ -12,8 +12,8 @@ import pytest
 
 from embodied_rl.errors import UserError
 from embodied_rl.jobs.deploy import _by_hand
-from embodied_rl.real_robot.deploy.hearing import Heard
-from embodied_rl.real_robot.deploy.wishes import Wishes
+from embodied_rl.real_robot.deploy.service_calls import ServiceCalls
+from embodied_rl.real_robot.deploy.subscriptions import Subscriptions
 from embodied_rl.utils.console import LastingConsole
 
 _WAIT_S = 900.0
@@ -23,7 +23,7 @@ class SlowBridge:
     """Answers nothing but the emergency stop until it was called."""
 
     def __init__(self, state: str = "running") -> None:
-        self.state, self.status, self.heard = state, {"mode": "live"}, Heard()
+        self.state, self.status, self.subscriptions = state, {"mode": "live"}, Subscriptions()
         self.called: list[str] = []
         self.asked, self.stopped, self.answers = threading.Event(), threading.Event(), threading.Event()
 
@@ -70,8 +70,8 @@ class Pressed:
 
 def pressed(bridge: SlowBridge, keys: str, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr("embodied_rl.jobs.deploy.dashboard", lambda *_: "")
-    fleet: Any = SimpleNamespace(bridge=bridge, ended=lambda: "")
-    return _by_hand(fleet, Pressed(bridge, keys), LastingConsole())  # type: ignore[arg-type]
+    launcher: Any = SimpleNamespace(bridge=bridge, ended=lambda: "")
+    return _by_hand(launcher, Pressed(bridge, keys), LastingConsole())  # type: ignore[arg-type]
 
 
 def test_the_space_bar_does_not_queue_behind_a_call_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,12 +91,12 @@ def test_a_bridge_that_does_not_answer_ends_the_session() -> None:
     def silent(name: str) -> tuple[bool, str]:
         raise UserError(f"the bridge did not answer {name}")
 
-    wishes = Wishes(silent)
-    wishes.ask("arm")
-    while wishes.waiting:
+    calls = ServiceCalls(silent)
+    calls.ask("arm")
+    while calls.waiting:
         time.sleep(0.01)
     with pytest.raises(UserError, match="did not answer arm"):
-        _ = wishes.note
+        _ = calls.note
 
 
 def test_the_arm_is_armed_after_its_limits_were_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:

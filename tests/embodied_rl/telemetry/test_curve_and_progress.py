@@ -148,13 +148,13 @@ def test_a_log_speaks_before_the_first_episode_has_ended(monkeypatch: pytest.Mon
     monkeypatch.setattr("embodied_rl.telemetry.progress._SILENCE_S", 0.01)
     said = threading.Event()
 
-    class Heard(io.StringIO):
+    class Subscriptions(io.StringIO):
         def write(self, text: str) -> int:
             if "0/10" in text:
                 said.set()
             return super().write(text)
 
-    with RunProgress(0, console=Console(file=Heard(), width=80)) as progress:
+    with RunProgress(0, console=Console(file=Subscriptions(), width=80)) as progress:
         progress.stage("evaluate", 10)
         now[0] += 1.0
         assert said.wait(60)

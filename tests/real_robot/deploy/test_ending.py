@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from embodied_rl.real_robot.deploy import fleet as fleets
+from embodied_rl.real_robot.deploy import launcher as fleets
 from embodied_rl.real_robot.deploy import processes
-from embodied_rl.real_robot.deploy.fleet import Fleet, FleetConfig
+from embodied_rl.real_robot.deploy.launcher import Launcher, LauncherConfig
 from embodied_rl.real_robot.deploy.processes import Process
 from embodied_rl.real_robot.ros2.options import CLOSE_S, JOIN_S, REST_S, SERVER_S, BridgeOptions
 
@@ -79,18 +79,18 @@ class Noted:
 
 
 @pytest.fixture
-def fleet(monkeypatch: pytest.MonkeyPatch) -> Fleet:
+def launcher(monkeypatch: pytest.MonkeyPatch) -> Launcher:
     monkeypatch.setattr(Noted, "made", [], raising=False)
     monkeypatch.setattr(fleets, "Process", Noted)
-    made = Fleet.__new__(Fleet)
-    made.config = FleetConfig(environment={}, server=None, bridge=BridgeOptions(record="a.mcap"), twin=None)
+    made = Launcher.__new__(Launcher)
+    made.config = LauncherConfig(environment={}, server=None, bridge=BridgeOptions(record="a.mcap"), twin=None)
     made.processes, made._options = {}, made.config.bridge
     return made
 
 
-def test_the_bridge_gets_as_long_as_its_own_end_can_take(fleet: Fleet) -> None:
-    fleet.start_bridge()
-    assert Noted.made[0].options["ending_s"] == fleet.config.bridge.ending_s
+def test_the_bridge_gets_as_long_as_its_own_end_can_take(launcher: Launcher) -> None:
+    launcher.start_bridge()
+    assert Noted.made[0].options["ending_s"] == launcher.config.bridge.ending_s
     assert "recording" in Noted.made[0].options["loses"]
 
 
@@ -107,12 +107,12 @@ def test_the_time_to_end_grows_with_what_there_is_to_end(options: BridgeOptions,
     assert options.ending_s > least
 
 
-def test_whoever_interrupts_the_end_leaves_no_process_behind(fleet: Fleet) -> None:
-    fleet.start_bridge()
+def test_whoever_interrupts_the_end_leaves_no_process_behind(launcher: Launcher) -> None:
+    launcher.start_bridge()
     others: Sequence[Noted] = [Noted("twin"), Noted("server")]
-    fleet.processes |= {one.name: one for one in others}  # type: ignore[misc]
+    launcher.processes |= {one.name: one for one in others}  # type: ignore[misc]
     with pytest.raises(KeyboardInterrupt):
-        fleet._end_processes()
+        launcher._end_processes()
     assert [one.signals for one in others] == [[signal.SIGTERM]] * 2
 
 

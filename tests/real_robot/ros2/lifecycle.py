@@ -7,7 +7,7 @@ from typing import Any
 
 from embodied_rl.benchmarks.deploy_faults import MOVING, Drills
 from embodied_rl.real_robot.deploy.episodes import patiently
-from embodied_rl.real_robot.deploy.fleet import Fleet
+from embodied_rl.real_robot.deploy.launcher import Launcher
 from embodied_rl.real_robot.ros2.clock import Clock
 
 _WAIT_S, _WATCHED_NS = 120.0, 500_000_000
@@ -50,11 +50,11 @@ class Lifecycle:
 class Managed:
     """Notes what the bridge and the arm do, state by state."""
 
-    def __init__(self, fleet: Fleet, drills: Drills, clock: Clock) -> None:
-        assert fleet.twin is not None
-        self.fleet, self.bridge, self.twin = fleet, fleet.bridge, fleet.twin
+    def __init__(self, launcher: Launcher, drills: Drills, clock: Clock) -> None:
+        assert launcher.twin is not None
+        self.launcher, self.bridge, self.twin = launcher, launcher.bridge, launcher.twin
         self.drills, self.watch, self.clock = drills, drills.watch, clock
-        self.node = Lifecycle(fleet.session.node)
+        self.node = Lifecycle(launcher.session.node)
 
     def run(self) -> dict[str, Any]:
         """Through every state; the last one ends the bridge's process."""
@@ -101,14 +101,14 @@ class Managed:
         return [self.bridge.state, len(late), self.watch.speed]
 
     def _services(self) -> list[tuple[str, list[str]]]:
-        return self.fleet.session.node.get_service_names_and_types_by_node("embodied_rl", "/")
+        return self.launcher.session.node.get_service_names_and_types_by_node("embodied_rl", "/")
 
     def _exit_code(self) -> int | None:
-        process = self.fleet.processes["bridge"]
+        process = self.launcher.processes["bridge"]
         return process.wait_end(_WAIT_S)
 
 
-def managed(fleet: Fleet, drills: Drills, speed: float) -> dict[str, Any]:
+def managed(launcher: Launcher, drills: Drills, speed: float) -> dict[str, Any]:
     """Start a bridge that is not configured, and manage it to its end."""
-    fleet.start_bridge(mode="live", autostart=False)
-    return Managed(fleet, drills, Clock(speed)).run()
+    launcher.start_bridge(mode="live", autostart=False)
+    return Managed(launcher, drills, Clock(speed)).run()

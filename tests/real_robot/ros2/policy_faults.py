@@ -13,7 +13,7 @@ from typing import Any
 
 from embodied_rl.errors import UserError
 from embodied_rl.real_robot.deploy.episodes import patiently, to_idle
-from embodied_rl.real_robot.deploy.fleet import Fleet, FleetConfig
+from embodied_rl.real_robot.deploy.launcher import Launcher, LauncherConfig
 from embodied_rl.real_robot.ros2 import qos
 from embodied_rl.real_robot.ros2.options import BridgeOptions
 from embodied_rl.real_robot.twin.options import TwinOptions
@@ -28,24 +28,24 @@ class PolicyFaults:
     """Runs the arm and lets the server change its ways; notes what the bridge says of it.
 
     Args:
-        fleet: Opened by this.
+        launcher: Opened by this.
         how: The server's file.
     """
 
-    def __init__(self, fleet: Fleet, how: Path) -> None:
+    def __init__(self, launcher: Launcher, how: Path) -> None:
         from diagnostic_msgs.msg import DiagnosticArray
         from std_msgs.msg import String
 
-        self._fleet, self._bridge, self._how, self._text = fleet, fleet.bridge, how, String
+        self._launcher, self._bridge, self._how, self._text = launcher, launcher.bridge, how, String
         self.said = list[tuple[int, str]]()
-        node = fleet.session.node
+        node = launcher.session.node
         node.create_subscription(DiagnosticArray, "/diagnostics", self._diagnosed, qos.event(10))
         self._anybody = node.create_publisher(String, "/embodied_rl/instruction", qos.event())
-        fleet.open()
+        launcher.open()
 
     def run(self) -> dict[str, Any]:
         """Everything in turn, on an arm that runs before each."""
-        bridge, twin, found = self._bridge, self._fleet.twin, dict[str, Any]()
+        bridge, twin, found = self._bridge, self._launcher.twin, dict[str, Any]()
         assert twin is not None
         bridge.instruct(twin.begin(TASK, 50, 0))
         self._runs("arm", "start")
@@ -85,29 +85,29 @@ class PolicyFaults:
 
     def _served_by(self, change: dict[str, Any]) -> list[Any]:
         """Another policy at the same address: what a resume and a yes lead to, then whether it runs again."""
-        bridge, fleet = self._bridge, self._fleet
+        bridge, launcher = self._bridge, self._launcher
         self._restart({"metadata": {**FIRST["metadata"], **change}})
         named = self._warned(next(iter(change.values())))
         state, resumed, accepted = bridge.state, bridge.call("resume"), bridge.call("accept_policy")
         if not accepted[0]:
             self._restart(FIRST)
         self._runs("resume")
-        return [named, state, resumed, accepted, fleet.ended()]
+        return [named, state, resumed, accepted, launcher.ended()]
 
     def _restart(self, how: dict[str, Any]) -> None:
-        self._fleet.processes["server"].close()
+        self._launcher.processes["server"].close()
         self._write(how)
-        self._fleet.start_server(self._fleet.port)
+        self._launcher.start_server(self._launcher.port)
 
     def _write(self, how: dict[str, Any]) -> None:
         fresh = self._how.with_suffix(".new")
         fresh.write_text(json.dumps(how), encoding="utf-8")
         fresh.replace(self._how)
 
-    def _runs(self, *wishes: str) -> None:
+    def _runs(self, *calls: str) -> None:
         """Until it runs: on a busy computer it may hold again."""
-        for wish in wishes:
-            patiently(self._bridge, wish)
+        for call in calls:
+            patiently(self._bridge, call)
         if not self._bridge.wait_state("running", _WAIT_S):
             raise UserError(f"the arm does not run: it is {self._bridge.state}")
 
@@ -134,27 +134,27 @@ class PolicyFaults:
         return [check.passed, check.detail]
 
     def _diagnosed(self, message: Any) -> None:
-        with self._bridge.heard.changed:
+        with self._bridge.subscriptions.changed:
             (status,) = message.status
             self.said.append((int.from_bytes(status.level, "little"), status.message))
-            self._bridge.heard.changed.notify_all()
+            self._bridge.subscriptions.changed.notify_all()
 
 
 def main(speed: float, folder: Path) -> dict[str, Any]:
     """Server, twin and bridge, and every fault of the server."""
     how = folder / "how.json"
     how.write_text(json.dumps(FIRST), encoding="utf-8")
-    config = FleetConfig(
+    config = LauncherConfig(
         environment=os.environ,
         server=("tests.real_robot.ros2.moving_server", "--how", str(how)),
         bridge=BridgeOptions(port=0, speed=speed),
         twin=TwinOptions(suite="tabletop_object", speed=speed, image_size=16),
     )
-    fleet = Fleet(config)
+    launcher = Launcher(config)
     try:
-        return PolicyFaults(fleet, how).run()
+        return PolicyFaults(launcher, how).run()
     finally:
-        fleet.close()
+        launcher.close()
 
 
 if __name__ == "__main__":

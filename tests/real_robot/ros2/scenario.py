@@ -20,16 +20,16 @@ from embodied_rl.benchmarks.deploy_faults import Drills
 from embodied_rl.evaluation.evaluate import evaluate
 from embodied_rl.policy import PolicyTraits
 from embodied_rl.real_robot.deploy.episodes import patiently, run_episode, shadow_episode, to_idle
-from embodied_rl.real_robot.deploy.fleet import Fleet, FleetConfig
+from embodied_rl.real_robot.deploy.launcher import Launcher, LauncherConfig
 from embodied_rl.real_robot.deploy.processes import Process
 from embodied_rl.real_robot.env.bridge import BridgeArm, TwinScene
 from embodied_rl.real_robot.env.vec_env import LiveVecEnv
 from embodied_rl.real_robot.ros2 import qos
 from embodied_rl.real_robot.ros2.clock import Clock
 from embodied_rl.real_robot.ros2.config import load_ros_config
+from embodied_rl.real_robot.ros2.context import ACTION_DIM, PROPRIO_DIM, STEP_NS
 from embodied_rl.real_robot.ros2.options import BridgeOptions, Mode
 from embodied_rl.real_robot.ros2.session import Session
-from embodied_rl.real_robot.ros2.station import ACTION_DIM, PROPRIO_DIM, STEP_NS
 from embodied_rl.real_robot.twin.options import TwinOptions
 from embodied_rl.types import ActOutput, EpisodeSpec, Observation
 from embodied_rl.vec_env import EnvInfo
@@ -40,45 +40,45 @@ TASK = "tabletop_object/pick_up_the_bottle_and_place_it_in_the_basket"
 
 def main(speed: float, folder: Path) -> dict[str, Any]:
     """An episode, a takeover, every fault, a dry and a shadow run, the evaluator, and a managed node's states."""
-    config = FleetConfig(
+    config = LauncherConfig(
         environment=os.environ,
         server=("tests.real_robot.ros2.moving_server",),
         bridge=BridgeOptions(port=0, speed=speed, record=str(folder / "live.mcap"), labelled_by="simulator"),
         twin=TwinOptions(suite="tabletop_object", speed=speed, image_size=32),
     )
-    fleet = Fleet(config)
+    launcher = Launcher(config)
     try:
-        assert fleet.twin is not None
-        drills = Drills(fleet, TASK, speed)
-        episode = run_episode(fleet.bridge, fleet.twin, drills.task, 50, 1.0)
-        _take_over(fleet, Clock(speed))
-        checks = [asdict(check) for check in fleet.bridge.preflight()]
-        parameters = [_parameters(fleet, "robot", "horizon"), _parameters(fleet, "token")]
-        second = _second_bridge(fleet)
+        assert launcher.twin is not None
+        drills = Drills(launcher, TASK, speed)
+        episode = run_episode(launcher.bridge, launcher.twin, drills.task, 50, 1.0)
+        _take_over(launcher, Clock(speed))
+        checks = [asdict(check) for check in launcher.bridge.preflight()]
+        parameters = [_parameters(launcher, "robot", "horizon"), _parameters(launcher, "token")]
+        second = _second_bridge(launcher)
         said = [drills.emergency_stop(), drills.drop_camera()]
         said += [drills.stop(name) for name in ("server", "twin", "bridge")]
         said += [drills.kill(name) for name in ("server", "twin", "bridge")]
-        outcomes = fleet.bridge.status["outcomes"]
-        modes = {mode: _without_sending(fleet, drills, mode) for mode in ("dry_run", "shadow")}
-        modes["evaluated"] = _evaluated(fleet, drills)
-        modes["managed"] = managed(fleet, drills, speed)
+        outcomes = launcher.bridge.status["outcomes"]
+        modes = {mode: _without_sending(launcher, drills, mode) for mode in ("dry_run", "shadow")}
+        modes["evaluated"] = _evaluated(launcher, drills)
+        modes["managed"] = managed(launcher, drills, speed)
         told = {"episode": asdict(episode), "checks": checks, "drills": [asdict(drill) for drill in said]}
         told |= {"parameters": parameters, "second": second}
         return {**told, **outcomes, **modes}
     finally:
-        fleet.close()
+        launcher.close()
 
 
-def _take_over(fleet: Fleet, clock: Clock) -> None:
+def _take_over(launcher: Launcher, clock: Clock) -> None:
     """A person takes the running arm, moves it sideways for a second, gives it back, and says that it went well."""
     from geometry_msgs.msg import TwistStamped
     from std_msgs.msg import Bool
 
-    bridge, node = fleet.bridge, fleet.session.node
+    bridge, node = launcher.bridge, launcher.session.node
     engaged = node.create_publisher(Bool, "/embodied_rl/takeover/engaged", qos.event())
     twists = node.create_publisher(TwistStamped, "/embodied_rl/takeover/twist", qos.command())
-    assert fleet.twin is not None
-    bridge.instruct(fleet.twin.begin(TASK, 51, 0))
+    assert launcher.twin is not None
+    bridge.instruct(launcher.twin.begin(TASK, 51, 0))
     patiently(bridge, "arm")
     patiently(bridge, "start")
     assert bridge.wait(lambda: bool(engaged.get_subscription_count() and twists.get_subscription_count()), 120.0)
@@ -96,20 +96,20 @@ def _take_over(fleet: Fleet, clock: Clock) -> None:
     to_idle(bridge)
 
 
-def _second_bridge(fleet: Fleet) -> list[Any]:
+def _second_bridge(launcher: Launcher) -> list[Any]:
     """How a bridge beside the first one ends: its exit code, its lines, and what the first one is then."""
-    module, options = "embodied_rl.real_robot.ros2", BridgeOptions(port=fleet.port).to_json()
-    with Process("second bridge", module, [options], fleet.config.environment, "bridge ready") as second:
+    module, options = "embodied_rl.real_robot.ros2", BridgeOptions(port=launcher.port).to_json()
+    with Process("second bridge", module, [options], launcher.config.environment, "bridge ready") as second:
         code = second.wait_end(60.0)
-    return [code, list(second.lines), fleet.bridge.call("hold")[1]]
+    return [code, list(second.lines), launcher.bridge.call("hold")[1]]
 
 
-def _parameters(fleet: Fleet, *names: str) -> list[Any]:
+def _parameters(launcher: Launcher, *names: str) -> list[Any]:
     """What the bridge's parameters say; None where there is none."""
     from rcl_interfaces.srv import GetParameters
     from rclpy.parameter import parameter_value_to_python
 
-    client = fleet.session.node.create_client(GetParameters, "/embodied_rl/get_parameters")
+    client = launcher.session.node.create_client(GetParameters, "/embodied_rl/get_parameters")
     assert client.wait_for_service(timeout_sec=120.0)
     answered = threading.Event()
     future = client.call_async(GetParameters.Request(names=names))
@@ -118,20 +118,20 @@ def _parameters(fleet: Fleet, *names: str) -> list[Any]:
     return [parameter_value_to_python(value) for value in future.result().values]
 
 
-def _without_sending(fleet: Fleet, drills: Drills, mode: Mode) -> dict[str, Any]:
+def _without_sending(launcher: Launcher, drills: Drills, mode: Mode) -> dict[str, Any]:
     """Half a second in a mode that sends nothing; `commands` is what another process heard of the bridge."""
-    if "bridge" in fleet.processes:
-        fleet.processes["bridge"].close()
+    if "bridge" in launcher.processes:
+        launcher.processes["bridge"].close()
     heard = len(drills.watch.commands)
-    fleet.start_bridge(mode=mode)
-    assert fleet.twin is not None
-    assert fleet.bridge.wait(lambda: fleet.bridge.status["mode"] == mode, 120.0)
+    launcher.start_bridge(mode=mode)
+    assert launcher.twin is not None
+    assert launcher.bridge.wait(lambda: launcher.bridge.status["mode"] == mode, 120.0)
     run = run_episode if mode == "dry_run" else shadow_episode
-    episode = run(fleet.bridge, fleet.twin, TASK, 50, 0.5)
+    episode = run(launcher.bridge, launcher.twin, TASK, 50, 0.5)
     # the policy is asked on; a busy computer may answer after that half second
-    assert fleet.bridge.wait(lambda: fleet.bridge.status["answers"] > 0, 120.0)
-    refused = "" if mode == "dry_run" else fleet.bridge.call("arm")[1]
-    status = fleet.bridge.status
+    assert launcher.bridge.wait(lambda: launcher.bridge.status["answers"] > 0, 120.0)
+    refused = "" if mode == "dry_run" else launcher.bridge.call("arm")[1]
+    status = launcher.bridge.status
     return {
         "episode": asdict(episode),
         "status": status,
@@ -154,15 +154,15 @@ class Sideways:
         return ActOutput(actions, torch.zeros(len(actions), 28), None, {})
 
 
-def _evaluated(fleet: Fleet, drills: Drills) -> dict[str, Any]:
+def _evaluated(launcher: Launcher, drills: Drills) -> dict[str, Any]:
     """Two short episodes by the evaluator: its environment is the twin, with the bridge in this process."""
-    fleet.processes["bridge"].close()
-    assert fleet.twin is not None
-    assert fleet.config.twin is not None
+    launcher.processes["bridge"].close()
+    assert launcher.twin is not None
+    assert launcher.config.twin is not None
     policy, heard = Sideways(), len(drills.watch.commands)
     with Session("embodied_rl") as session:
-        arm = BridgeArm(session, BridgeOptions(speed=fleet.config.bridge.speed), TwinScene(fleet.twin))
-        with closing(LiveVecEnv([arm], twin_info(fleet.config.twin, 8))) as env:
+        arm = BridgeArm(session, BridgeOptions(speed=launcher.config.bridge.speed), TwinScene(launcher.twin))
+        with closing(LiveVecEnv([arm], twin_info(launcher.config.twin, 8))) as env:
             specs = [EpisodeSpec(number, TASK, 50 + number, seed=number) for number in range(2)]
             report = evaluate(env, policy, specs, "greedy")  # type: ignore[arg-type]
     steps = [result.num_steps for result in report.results]

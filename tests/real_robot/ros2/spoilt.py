@@ -16,7 +16,7 @@ import numpy as np
 
 from embodied_rl.real_robot.core.robot import load_robot
 from embodied_rl.real_robot.deploy.episodes import patiently, to_idle
-from embodied_rl.real_robot.deploy.fleet import Fleet, FleetConfig
+from embodied_rl.real_robot.deploy.launcher import Launcher, LauncherConfig
 from embodied_rl.real_robot.ros2.options import BridgeOptions
 from embodied_rl.real_robot.twin.options import TwinOptions
 from tests.real_robot.ros2.stops import Stops
@@ -38,10 +38,10 @@ _WAIT_S, _TOLD_S, _HOLDS = 60.0, 1.0, 20
 class Spoilt:
     """An arm that goes to and fro, and whose messages are spoilt and mended."""
 
-    def __init__(self, fleet: Fleet, speed: float) -> None:
-        self._stops, self._bridge, self._chain = Stops(fleet, speed), fleet.bridge, load_robot("twin").chain
-        assert fleet.twin is not None
-        self._twin = fleet.twin
+    def __init__(self, launcher: Launcher, speed: float) -> None:
+        self._stops, self._bridge, self._chain = Stops(launcher, speed), launcher.bridge, load_robot("twin").chain
+        assert launcher.twin is not None
+        self._twin = launcher.twin
 
     def run(self) -> dict[str, Any]:
         """All of it in one episode; the first with nothing spoilt."""
@@ -117,17 +117,17 @@ def main(speed: float, folder: Path) -> dict[str, Any]:
     """Server, twin and bridge, and every fault; pictures are large enough for a clock to be told from the scene."""
     how = folder / "how.json"
     how.write_text(json.dumps({"reach_m": _REACH_M}), encoding="utf-8")
-    config = FleetConfig(
+    config = LauncherConfig(
         environment=os.environ,
         server=("tests.real_robot.ros2.moving_server", "--how", str(how)),
         bridge=BridgeOptions(port=0, speed=speed),
         twin=TwinOptions(suite="tabletop_object", speed=speed, image_size=64),
     )
-    fleet = Fleet(config)
+    launcher = Launcher(config)
     try:
-        return Spoilt(fleet, speed).run()
+        return Spoilt(launcher, speed).run()
     finally:
-        fleet.close()
+        launcher.close()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import numpy as np
 
 from embodied_rl.benchmarks.deploy_faults import Drills
 from embodied_rl.real_robot.deploy.episodes import patiently, to_idle
-from embodied_rl.real_robot.deploy.fleet import Fleet, FleetConfig
+from embodied_rl.real_robot.deploy.launcher import Launcher, LauncherConfig
 from embodied_rl.real_robot.deploy.processes import Process
 from embodied_rl.real_robot.ros2 import qos
 from embodied_rl.real_robot.ros2.config import load_ros_config
@@ -32,17 +32,17 @@ _WAIT_S = 60.0
 class Stops:
     """Brings the arm to motion, does something, and notes what the bridge and the arm say."""
 
-    def __init__(self, fleet: Fleet, speed: float) -> None:
+    def __init__(self, launcher: Launcher, speed: float) -> None:
         from diagnostic_msgs.msg import DiagnosticArray
         from sensor_msgs.msg import JointState
 
-        assert fleet.twin is not None
-        self.fleet, self.bridge, self.twin = fleet, fleet.bridge, fleet.twin
+        assert launcher.twin is not None
+        self.launcher, self.bridge, self.twin = launcher, launcher.bridge, launcher.twin
         self.angles, self.diagnostics = list[np.ndarray](), ""
-        node = fleet.session.node
+        node = launcher.session.node
         node.create_subscription(JointState, load_ros_config("twin").joint_states, self._joints, qos.sensor(50))
         node.create_subscription(DiagnosticArray, "/diagnostics", self._diagnosed, qos.event())
-        self.drills = Drills(fleet, TASK, speed)
+        self.drills = Drills(launcher, TASK, speed)
 
     def run(self, *parts: str) -> dict[str, Any]:
         """These, or every one."""
@@ -146,7 +146,7 @@ class Stops:
 
     def button(self, *words: str) -> Process:
         """A button's process, ready once the bridge hears it."""
-        process = Process("button", "tests.real_robot.ros2.button", words, self.fleet.config.environment, "said")
+        process = Process("button", "tests.real_robot.ros2.button", words, self.launcher.config.environment, "said")
         process.wait_ready(_WAIT_S)
         return process
 
@@ -202,24 +202,24 @@ class Stops:
 
 def main(speed: float, *parts: str) -> dict[str, Any]:
     """Server, twin and bridge, and every stop."""
-    config = FleetConfig(
+    config = LauncherConfig(
         environment=os.environ,
         server=("tests.real_robot.ros2.moving_server",),
         bridge=BridgeOptions(port=0, speed=speed),
         twin=TwinOptions(suite="tabletop_object", speed=speed, image_size=16),
     )
-    fleet = Fleet(config)
+    launcher = Launcher(config)
     try:
-        return Stops(fleet, speed).run(*parts)
+        return Stops(launcher, speed).run(*parts)
     except BaseException:
         print(
-            *(f"{name}: {line}" for name, one in fleet.processes.items() for line in one.lines),
+            *(f"{name}: {line}" for name, one in launcher.processes.items() for line in one.lines),
             sep="\n",
             file=sys.stderr,
         )
         raise
     finally:
-        fleet.close()
+        launcher.close()
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ import pytest
 
 from embodied_rl.real_robot.core.states import ArmState, Event
 from embodied_rl.real_robot.ros2 import qos
-from embodied_rl.real_robot.ros2.asking import AskReport
 from embodied_rl.real_robot.ros2.config import ArmTopic
 from embodied_rl.real_robot.ros2.events import ButtonMoved
+from embodied_rl.real_robot.ros2.inference_client import InferenceReport
 from embodied_rl.real_robot.ros2.inputs import Flow, Inputs
 from embodied_rl.real_robot.ros2.operator import Operator
 from embodied_rl.real_robot.ros2.preflight import STOP, _gripper, _stop
@@ -37,7 +37,7 @@ class GoneError(RuntimeError):
 
 
 class Topics:
-    """A node's subscriptions, the station behind them, and a clock that is the bench's."""
+    """A node's subscriptions, the context behind them, and a clock that is the bench's."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench, self.heard = bench, dict[str, Callable[..., None]]()
@@ -46,11 +46,11 @@ class Topics:
         self.listeners = 1
         self.named, self.kind = True, "std_msgs/msg/Bool"
         clock = SimpleNamespace(now_ns=lambda: bench.now, own_ns=lambda stamp_ns: stamp_ns)
-        self.station: Any = SimpleNamespace(
+        self.context: Any = SimpleNamespace(
             session=SimpleNamespace(node=self, beside=lambda _: self), config=CONFIG, robot=ROBOT, loop=bench.loop,
             clock=clock, observations=SimpleNamespace(cameras=["front"]), options=SimpleNamespace(mode="live"),
         )  # fmt: skip
-        self.inputs = Inputs(self.station, SimpleNamespace(say=lambda *_: None))  # type: ignore[arg-type]
+        self.inputs = Inputs(self.context, SimpleNamespace(say=lambda *_: None))  # type: ignore[arg-type]
 
     def create_subscription(
         self, kind: Any, topic: str, callback: Callable[..., None], profile: Any, event_callbacks: Any = None
@@ -167,31 +167,31 @@ def test_a_silent_switch_lets_the_arm_rest_and_keeps_it(topics: Topics) -> None:
 
 
 def test_an_arm_whose_button_was_never_heard_is_not_armed(topics: Topics) -> None:
-    bench, station = topics.bench, topics.station
+    bench, context = topics.bench, topics.context
     for event in (Event.HOLD, Event.DISARM):
         assert bench.fire(event)
     topics.joints(**FINGERS)
-    operator = Operator(station, topics.inputs)
+    operator = Operator(context, topics.inputs)
     operator.active = True
-    station.config = replace(CONFIG, has_button=True)
-    station.asking = SimpleNamespace(report=AskReport())
+    context.config = replace(CONFIG, has_button=True)
+    context.inference = SimpleNamespace(report=InferenceReport())
     assert "no button is heard on /emergency_stop" in operator.fire(Event.ARM)
-    check = _stop(station, topics.inputs)
+    check = _stop(context, topics.inputs)
     assert (check.name, check.passed) == (STOP, False)
     assert "press it once" in check.detail
     topics.publishers["/emergency_stop"] = ["deploy", "button"]
     topics.button(False)
-    assert _stop(station, topics.inputs).passed
+    assert _stop(context, topics.inputs).passed
     assert operator.fire(Event.ARM) == ""
 
 
 @pytest.mark.parametrize("named", [True, False])
 def test_an_arm_whose_button_is_gone_holds_until_it_is_heard_again(topics: Topics, named: bool) -> None:
     """The bridge's own node and the one of `deploy` are no buttons. Old versions of ROS do not name publishers."""
-    bench, station, button = topics.bench, topics.station, ["embodied_rl", "deploy", "button"]
-    station.config, station.asking = replace(CONFIG, has_button=True), SimpleNamespace(report=AskReport())
-    station.observations.instruction, topics.named = "open the drawer", named
-    operator = Operator(station, topics.inputs)
+    bench, context, button = topics.bench, topics.context, ["embodied_rl", "deploy", "button"]
+    context.config, context.inference = replace(CONFIG, has_button=True), SimpleNamespace(report=InferenceReport())
+    context.observations.instruction, topics.named = "open the drawer", named
+    operator = Operator(context, topics.inputs)
     topics.publishers["/emergency_stop"] = button[1:]
     topics.button(False)
     topics.inputs.watch()
@@ -206,7 +206,7 @@ def test_an_arm_whose_button_is_gone_holds_until_it_is_heard_again(topics: Topic
     assert "gone: start it again" in fault.detail or not named
     bench.step(30)
     assert fault.detail in operator.fire(Event.RESUME)
-    assert not _stop(station, topics.inputs).passed
+    assert not _stop(context, topics.inputs).passed
     topics.publishers["/emergency_stop"] = ["deploy", "new" if named else "button"]
     assert fault.detail in operator.fire(Event.RESUME), "it must be heard"
     topics.button(False, "new")
@@ -249,12 +249,12 @@ def test_a_press_is_heard_once_though_three_subscriptions_hear_it(topics: Topics
 
 
 def test_a_button_that_repeats_and_falls_silent_holds_the_arm(topics: Topics) -> None:
-    bench, station = topics.bench, topics.station
+    bench, context = topics.bench, topics.context
     topics.publishers["/emergency_stop"] = ["button"]
     for _ in range(20):
         topics.button(False)
         bench.step(5)  # ten times a second
-    assert "button repeats 10 times a second: 0.5 s of silence hold the arm" in _stop(station, topics.inputs).detail
+    assert "button repeats 10 times a second: 0.5 s of silence hold the arm" in _stop(context, topics.inputs).detail
     bench.step(20)
     assert bench.loop.state is ArmState.RUNNING
     tick = bench.step(2).tick
@@ -262,7 +262,7 @@ def test_a_button_that_repeats_and_falls_silent_holds_the_arm(topics: Topics) ->
     assert [fault.kind for fault in tick.faults] == ["emergency_stop"]
     assert "button repeats and is silent for 0.5" in tick.faults[0].detail
     assert not bench.fire(Event.RESUME)
-    assert "is silent" in _stop(station, topics.inputs).detail
+    assert "is silent" in _stop(context, topics.inputs).detail
     topics.button(False)
     assert bench.fire(Event.RESUME)
 
@@ -272,7 +272,7 @@ def test_a_button_of_another_kind_is_a_fault(topics: Topics) -> None:
     topics.inputs.watch()
     (fault,) = topics.bench.step().tick.faults
     assert fault.detail.startswith("cell as std_msgs/msg/Int8 on /emergency_stop: publish std_msgs/msg/Bool")
-    assert _stop(topics.station, topics.inputs).detail == fault.detail
+    assert _stop(topics.context, topics.inputs).detail == fault.detail
 
 
 def test_buttons_that_this_ros_cannot_tell_apart_are_a_fault(topics: Topics) -> None:
@@ -284,8 +284,8 @@ def test_buttons_that_this_ros_cannot_tell_apart_are_a_fault(topics: Topics) -> 
 
 
 def test_a_second_button_is_pressed_once_before_the_arm_is_armed(topics: Topics) -> None:
-    station = topics.station
-    station.config, topics.publishers["/emergency_stop"] = replace(CONFIG, has_button=True), ["left", "_tool", "right"]
+    context = topics.context
+    context.config, topics.publishers["/emergency_stop"] = replace(CONFIG, has_button=True), ["left", "_tool", "right"]
     topics.button(False, "left")
     assert topics.inputs.buttons.unheard.startswith("right publishes /emergency_stop and was not heard: press its")
     topics.button(False, "right")
@@ -347,12 +347,12 @@ def test_the_topic_beside_an_action_is_looked_at_and_the_action_beside_a_topic(a
 
 
 def test_an_arm_that_is_refused_is_told_which_faults_and_that_an_instruction_is_missing(topics: Topics) -> None:
-    bench, station = topics.bench, topics.station
+    bench, context = topics.bench, topics.context
     for event in (Event.HOLD, Event.DISARM):
         assert bench.fire(event)
     topics.joints(**FINGERS)
-    station.asking, station.observations.instruction = SimpleNamespace(report=AskReport()), ""
-    operator = Operator(station, topics.inputs)
+    context.inference, context.observations.instruction = SimpleNamespace(report=InferenceReport()), ""
+    operator = Operator(context, topics.inputs)
     operator.active = True
     bench.now += 10**9
     bench.loop.joint_states(ROBOT.limits.names, bench.angles, bench.now)
@@ -360,7 +360,7 @@ def test_an_arm_that_is_refused_is_told_which_faults_and_that_an_instruction_is_
     assert "arm is not possible while a watchdog reports faults: camera: front: 1.000 s old, at most" in refused
     assert "; policy: 1.000 s old" in refused
     assert refused.endswith("; there is no instruction yet: publish one to ~/instruction")
-    station.observations.instruction = "open the drawer"
+    context.observations.instruction = "open the drawer"
     assert "instruction" not in operator.fire(Event.ARM)
 
 
@@ -441,20 +441,20 @@ def test_an_arm_that_has_no_button_is_armed_without(topics: Topics) -> None:
     bench = topics.bench
     for event in (Event.HOLD, Event.DISARM):
         assert bench.fire(event)
-    topics.station.asking = SimpleNamespace(report=AskReport())
+    topics.context.inference = SimpleNamespace(report=InferenceReport())
     topics.joints(**FINGERS)
-    operator = Operator(topics.station, topics.inputs)
+    operator = Operator(topics.context, topics.inputs)
     operator.active = True
     assert operator.fire(Event.ARM) == ""
-    assert "there is no button" in _stop(topics.station, topics.inputs).detail
+    assert "there is no button" in _stop(topics.context, topics.inputs).detail
 
 
 def test_an_arm_whose_fingers_are_not_heard_is_not_armed(topics: Topics) -> None:
-    bench, station = topics.bench, topics.station
+    bench, context = topics.bench, topics.context
     for event in (Event.HOLD, Event.DISARM):
         assert bench.fire(event)
-    station.asking = SimpleNamespace(report=AskReport())
-    operator = Operator(station, topics.inputs)
+    context.inference = SimpleNamespace(report=InferenceReport())
+    operator = Operator(context, topics.inputs)
     operator.active = True
     one, two = FINGERS
     for said, missing in (
@@ -465,11 +465,11 @@ def test_an_arm_whose_fingers_are_not_heard_is_not_armed(topics: Topics) -> None
     ):
         topics.joints(**said)
         assert operator.fire(Event.ARM).startswith(f"{missing}: no finite position comes on /joint_states: start")
-        (check,) = _gripper(station, topics.inputs)
+        (check,) = _gripper(context, topics.inputs)
         assert (check.name, check.passed, check.detail) == ("gripper", False, topics.inputs.missing_fingers())
         assert "ros.gripper.fingers" in check.detail
     topics.joints(**FINGERS)
-    (check,) = _gripper(station, topics.inputs)
+    (check,) = _gripper(context, topics.inputs)
     assert (check.passed, check.detail) == (True, f"{one}, {two} on /joint_states")
     assert operator.fire(Event.ARM) == ""
     bench.now += 3_000_000_000
@@ -477,9 +477,9 @@ def test_an_arm_whose_fingers_are_not_heard_is_not_armed(topics: Topics) -> None
 
 
 def test_an_arm_without_a_gripper_needs_no_fingers(topics: Topics) -> None:
-    topics.station.config = replace(CONFIG, gripper=None)
+    topics.context.config = replace(CONFIG, gripper=None)
     assert topics.inputs.missing_fingers() == ""
-    (check,) = _gripper(topics.station, topics.inputs)
+    (check,) = _gripper(topics.context, topics.inputs)
     assert (check.passed, "moves nothing" in check.detail) == (True, True)
 
 
@@ -529,7 +529,7 @@ def test_diagnostics_warn_of_a_twist_that_is_not_used(problem: str, level: int, 
     reporter._status, reporter._pair = Status, SimpleNamespace
     stamp = SimpleNamespace(sec=0, nanosec=0)
     reporter._array = lambda status: SimpleNamespace(status=status, header=SimpleNamespace(stamp=stamp))
-    reporter._station = SimpleNamespace(clock=SimpleNamespace(ros_ns=lambda: 0))
+    reporter._context = SimpleNamespace(clock=SimpleNamespace(ros_ns=lambda: 0))
     reporter._diagnostics = SimpleNamespace(publish=said.append)
     reporter._publish_diagnostics()
     (status,) = said[0].status
@@ -539,7 +539,7 @@ def test_diagnostics_warn_of_a_twist_that_is_not_used(problem: str, level: int, 
 
 @pytest.mark.parametrize("state", [ArmState.RUNNING, ArmState.HOLDING, ArmState.HUMAN])
 def test_nobody_changes_the_instruction_in_the_middle_of_an_episode(topics: Topics, state: ArmState) -> None:
-    bench, seen = topics.bench, topics.station.observations
+    bench, seen = topics.bench, topics.context.observations
     seen.instruction = "open the drawer"
     if state is ArmState.HOLDING:
         assert bench.fire(Event.HOLD)

@@ -132,7 +132,7 @@ def bridge_of(bench: Bench) -> Any:
     """A bridge whose control thread has died."""
     bridge: Any = Bridge.__new__(Bridge)
     clock = SimpleNamespace(now_ns=lambda: bench.now)
-    bridge.station = SimpleNamespace(loop=bench.loop, clock=clock, asking=SimpleNamespace(pause=lambda: None))
+    bridge.context = SimpleNamespace(loop=bench.loop, clock=clock, inference=SimpleNamespace(pause=lambda: None))
     bridge._operator, bridge._thread, bridge._stopping = SimpleNamespace(), None, threading.Event()
     return bridge
 

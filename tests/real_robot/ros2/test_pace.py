@@ -13,9 +13,9 @@ from embodied_rl.real_robot.core.executor import ExecutorConfig, Overlap
 from embodied_rl.real_robot.core.gate import Command
 from embodied_rl.real_robot.core.robot import load_robot
 from embodied_rl.real_robot.core.states import ArmState, Event
-from embodied_rl.real_robot.ros2.asking import AskConfig, Asking, Question
 from embodied_rl.real_robot.ros2.config import load_ros_config
 from embodied_rl.real_robot.ros2.events import ActionTaken
+from embodied_rl.real_robot.ros2.inference_client import InferenceClient, InferenceConfig, InferenceRequest
 from embodied_rl.real_robot.ros2.loop import ControlLoop
 from embodied_rl.real_robot.ros2.observations import Observations
 from embodied_rl.real_robot.ros2.policy_health import policy_problem
@@ -74,8 +74,8 @@ class Line:
         metadata = {"cameras": 1, "proprio_dim": 8, "chunk_len": chunk_len, "action_dim": 7, "instruction": True}
         self.client: Any = SimpleNamespace(metadata={**metadata, "policy": "p", "weights": "w"})
         self.observations = observations
-        self.asking = Asking(self.loop, observations, [self.client], clock, AskConfig(**ask))
-        self.pictures, self.asked = deque[int](), deque[tuple[int, Question]]()
+        self.inference = InferenceClient(self.loop, observations, [self.client], clock, InferenceConfig(**ask))
+        self.pictures, self.asked = deque[int](), deque[tuple[int, InferenceRequest]]()
         self.events: list[Any] = []
         self.noise = np.random.default_rng(0)  # a picture that repeats itself is a fault
         self.loop.events.subscribe(self.events.append)
@@ -88,12 +88,14 @@ class Line:
             if self.now // MS % 33 == 0:
                 self.pictures.append(self.now)
             if self.asked and self.asked[0][0] <= self.now:
-                self.asking._waiting -= 1
-                self.asking._take({"actions": np.full(self.shape, 0.5)}, self.client.metadata, self.asked.popleft()[1])
+                self.inference._waiting -= 1
+                self.inference._take(
+                    {"actions": np.full(self.shape, 0.5)}, self.client.metadata, self.asked.popleft()[1]
+                )
             if self.pictures and self.pictures[0] + self.age_ns <= self.now:
                 stamp = self.pictures.popleft()
                 self.observations.picture("front", self.noise.integers(0, 256, (8, 8, 3), np.uint8), stamp, self.now)
-                if not self.asked and (question := self.asking._question()) is not None:
+                if not self.asked and (question := self.inference._question()) is not None:
                     self.asked.append((self.now + self.answer_ns, question))
             if self.now // MS % 25 == 0:
                 self.loop.joint_states(NAMES, [*self.angles, 0.02, -0.02], self.now)
@@ -111,7 +113,7 @@ class Line:
 
 def judged(line: Line) -> str:
     """What the check before arming finds."""
-    return policy_problem(line.asking.report, line.loop, line.now)
+    return policy_problem(line.inference.report, line.loop, line.now)
 
 
 @pytest.mark.parametrize("chunk_len", [1, 2, 4, 8, 16])
@@ -138,10 +140,10 @@ def test_an_answer_that_only_a_standstill_could_use_is_named() -> None:
     line.run(1.0)
     assert line.starts()
     line.run(1.0)
-    assert (line.asking.report.last_error, line.loop.state) == ("", ArmState.RUNNING)
+    assert (line.inference.report.last_error, line.loop.state) == ("", ArmState.RUNNING)
     line.answer_ns, line.age_ns = 95 * MS, 80 * MS
     line.run(1.5)
-    report = line.asking.report
+    report = line.inference.report
     assert line.loop.state is ArmState.HOLDING
     assert report.last_error == "it came 4 steps after its observation"
     assert report.unused >= 5

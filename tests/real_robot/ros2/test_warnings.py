@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from embodied_rl.real_robot.core.states import Event
-from embodied_rl.real_robot.ros2.asking import AskReport
+from embodied_rl.real_robot.ros2.inference_client import InferenceReport
 from embodied_rl.real_robot.ros2.report import Reporter
 from tests.real_robot.ros2.bench import Bench
 
@@ -19,9 +19,9 @@ RIGHT = {"file": "run.mcap", "dropped": 0, "problem": ""}
 def reporter(bench: Bench, recording: dict[str, Any] | None = None) -> Any:
     """One whose topics nobody hears."""
     made: Any = Reporter.__new__(Reporter)
-    asking = SimpleNamespace(report=AskReport(), metadata={"tasks": ["open the drawer"]})
+    inference = SimpleNamespace(report=InferenceReport(), metadata={"tasks": ["open the drawer"]})
     observations = SimpleNamespace(instruction="open the drawer")
-    made._station = SimpleNamespace(loop=bench.loop, asking=asking, observations=observations)
+    made._context = SimpleNamespace(loop=bench.loop, inference=inference, observations=observations)
     made._inputs = SimpleNamespace(instruction_problem="", twist_problem="")
     made._recording = None if recording is None else SimpleNamespace(status=lambda: recording)
     made._text, made._states = SimpleNamespace, SimpleNamespace(publish=lambda message: None)
@@ -81,10 +81,10 @@ def test_a_recording_with_gaps_is_warned_of(change: dict[str, Any], words: list[
 def test_answers_and_instructions_are_warned_of() -> None:
     bench = Bench()
     made = reporter(bench)
-    station = made._station
-    station.observations.instruction = "open the door"
+    context = made._context
+    context.observations.instruction = "open the door"
     made._inputs.instruction_problem = "not taken"
-    station.asking.report.answers, station.asking.report.last_error = 1, "actions (3, 7) instead of (8, 7)"
+    context.inference.report.answers, context.inference.report.last_error = 1, "actions (3, 7) instead of (8, 7)"
     policy, taken, unknown = made._warnings(bench.now)
     assert policy.startswith("policy: ")
     assert policy.endswith("actions (3, 7) instead of (8, 7)")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.real_robot.ros2.said import SaidError
+from embodied_rl.real_robot.ros2.messages import MessageError
 from embodied_rl.real_robot.twin.node import TwinNode, points_of
 
 NAMES = ["a", "b"]
@@ -46,7 +46,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("message", "words"), WRONG)
 def test_a_trajectory_of_something_else_is_refused(message: Any, words: str) -> None:
-    with pytest.raises(SaidError, match=words):
+    with pytest.raises(MessageError, match=words):
         points_of(message, NAMES, NOW)
 
 

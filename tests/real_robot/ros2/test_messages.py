@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from embodied_rl.errors import UserError
+from embodied_rl.real_robot.ros2.context import make_context
+from embodied_rl.real_robot.ros2.messages import Each, Kind, Many, Maybe, MessageError, read
 from embodied_rl.real_robot.ros2.metadata import unknown_task, wrong_metadata
 from embodied_rl.real_robot.ros2.options import BridgeOptions
 from embodied_rl.real_robot.ros2.preflight import from_json
-from embodied_rl.real_robot.ros2.said import Each, Kind, Many, Maybe, SaidError, read
-from embodied_rl.real_robot.ros2.station import make_station
 
 KIND: dict[str, Kind] = {"a": int, "b": Maybe({"c": float}), "d": Each(str), "e": Many(bool)}
 GOOD: dict[str, Any] = {"a": 1, "b": {"c": 2}, "d": {"x": "y"}, "e": [True], "more": None}
@@ -55,7 +55,7 @@ def test_what_is_as_it_should_be_is_read() -> None:
     ],
 )
 def test_anything_else_is_named_in_a_line(text: str, words: str) -> None:
-    with pytest.raises(SaidError, match=words) as caught:
+    with pytest.raises(MessageError, match=words) as caught:
         read(text, KIND)
     assert "\n" not in str(caught.value)
 
@@ -86,7 +86,7 @@ def test_a_server_that_describes_something_else_is_refused_in_a_line(change: dic
     assert wrong_metadata(SERVER) == ""
     client: Any = SimpleNamespace(metadata=SERVER | change)
     with pytest.raises(UserError, match=words) as caught:
-        make_station(SimpleNamespace(), BridgeOptions(), [client])  # type: ignore[arg-type]
+        make_context(SimpleNamespace(), BridgeOptions(), [client])  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
 
 

@@ -1,4 +1,4 @@
-"""What the bridge's parts share: the arm, the node, the loop and who asks the policy."""
+"""What the bridge's parts share: the arm, the node, the loop and the client of the policy server."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from embodied_rl.errors import UserError
 from embodied_rl.real_robot.core.executor import ExecutorConfig, Overlap
 from embodied_rl.real_robot.core.robot import Robot, load_robot
-from embodied_rl.real_robot.ros2.asking import AskConfig, Asking, Client
 from embodied_rl.real_robot.ros2.clock import Clock
 from embodied_rl.real_robot.ros2.config import RosConfig, load_ros_config
+from embodied_rl.real_robot.ros2.inference_client import Client, InferenceClient, InferenceConfig
 from embodied_rl.real_robot.ros2.loop import ControlLoop
 from embodied_rl.real_robot.ros2.metadata import wrong_metadata
 from embodied_rl.real_robot.ros2.observations import Observations
@@ -25,7 +25,7 @@ GRIPPER_AXIS = 6
 
 
 @dataclass(frozen=True)
-class Station:
+class BridgeContext:
     """One arm with its policy.
 
     Attributes:
@@ -37,7 +37,7 @@ class Station:
         clock: The control loop's.
         loop: Decides every set point.
         observations: What the policy is asked.
-        asking: Who asks it.
+        inference: Asks the policy.
     """
 
     options: BridgeOptions
@@ -48,12 +48,12 @@ class Station:
     clock: Clock
     loop: ControlLoop
     observations: Observations
-    asking: Asking
+    inference: InferenceClient
 
 
-def make_station(
+def make_context(
     session: Session, options: BridgeOptions, clients: Sequence[Client], metadata: Mapping[str, Any] | None = None
-) -> Station:
+) -> BridgeContext:
     """Read the arm's file and check that the policy fits it.
 
     Args:
@@ -81,9 +81,9 @@ def make_station(
     clock = Clock(options.speed)
     chain = None if options.mode == "dry_run" else robot.chain  # the joints of a dry run are those it asks for
     observations = Observations(loop, cameras, Proprio(robot.chain, config.base), chain)
-    ask = AskConfig(options.aligned, options.latency_s, continues=options.overlap == REALTIME)
-    asking = Asking(loop, observations, list(clients), clock, ask)
-    return Station(options, robot, config, session, metadata, clock, loop, observations, asking)
+    ask = InferenceConfig(options.aligned, options.latency_s, continues=options.overlap == REALTIME)
+    inference = InferenceClient(loop, observations, list(clients), clock, ask)
+    return BridgeContext(options, robot, config, session, metadata, clock, loop, observations, inference)
 
 
 def _executor_config(metadata: Mapping[str, Any], options: BridgeOptions, cameras: int) -> ExecutorConfig:

@@ -1,4 +1,4 @@
-"""What deploy hears of bridge and twin: the kinds of their messages, and how many were something else."""
+"""Subscriptions of deploy: what the messages of bridge and twin must hold, and how many were something else."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from embodied_rl.real_robot.ros2.said import Each, Kind, Many, Maybe, SaidError, read
+from embodied_rl.real_robot.ros2.messages import Each, Kind, Many, Maybe, MessageError, read
 
 STATE: dict[str, Kind] = {"state": str, "event": str, "reason": str}
 """A bridge's ~/state."""
@@ -47,7 +47,7 @@ TWIN: dict[str, Kind] = {
 """A twin's state."""
 
 
-class Heard:
+class Subscriptions:
     """Takes the messages of topics that anybody may publish on; what is no such message is left out and counted.
 
     Attributes:
@@ -70,11 +70,11 @@ class Heard:
         def heard(message: Any) -> None:
             with self.changed:
                 try:
-                    said = read(message.data, kind)
-                except SaidError as error:
+                    values = read(message.data, kind)
+                except MessageError as error:
                     self._ignored, self._problem = self._ignored + 1, f"{topic}: {error}"
                     return
-                take(said)
+                take(values)
                 self.changed.notify_all()
 
         return heard

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from embodied_rl.real_robot.deploy.dashboard import dashboard
-from embodied_rl.real_robot.deploy.fleet import Fleet
-from embodied_rl.real_robot.deploy.hearing import STATE, STATUS, TWIN, Heard
-from embodied_rl.real_robot.ros2.said import read
+from embodied_rl.real_robot.deploy.launcher import Launcher
+from embodied_rl.real_robot.deploy.subscriptions import STATE, STATUS, TWIN, Subscriptions
+from embodied_rl.real_robot.ros2.messages import read
 from embodied_rl.real_robot.twin.node import EPISODE, TwinNode
 
 FLOW = {"rate_hz": 100.0, "age_ms": float("nan"), "problem": ""}
@@ -56,21 +56,21 @@ def message(said: object) -> Any:
 
 
 def test_what_is_no_message_is_left_out_and_counted() -> None:
-    heard, taken = Heard(), list[dict[str, Any]]()
-    callback = heard.on("/embodied_rl/status", STATUS, taken.append)
+    subscriptions, taken = Subscriptions(), list[dict[str, Any]]()
+    callback = subscriptions.on("/embodied_rl/status", STATUS, taken.append)
     callback(message(GOOD))
-    assert heard.ignored == ""
+    assert subscriptions.ignored == ""
     for wrong in ("", "{", {}, [], GOOD | {"flows": {"front": {}}}, GOOD | {"holds": "many"}, GOOD | {"faults": [1]}):
         callback(message(wrong))
     assert len(taken) == 1
-    assert heard.ignored == "7 messages left out, the last on /embodied_rl/status: faults is int, not str"
-    assert "7 messages left out" in shown(GOOD, heard.ignored)
+    assert subscriptions.ignored == "7 messages left out, the last on /embodied_rl/status: faults is int, not str"
+    assert "7 messages left out" in shown(GOOD, subscriptions.ignored)
 
 
 @pytest.mark.parametrize("key", sorted(STATUS))
 def test_a_status_that_lacks_anything_the_dashboard_reads_is_left_out(key: str) -> None:
-    heard, taken = Heard(), list[dict[str, Any]]()
-    heard.on("~/status", STATUS, taken.append)(message({name: GOOD[name] for name in GOOD if name != key}))
+    subscriptions, taken = Subscriptions(), list[dict[str, Any]]()
+    subscriptions.on("~/status", STATUS, taken.append)(message({name: GOOD[name] for name in GOOD if name != key}))
     assert taken == []
     least = {name: GOOD[name] for name in STATUS}
     assert "open the drawer" in shown(read(json.dumps(least), STATUS)), "nothing else is read"
@@ -85,19 +85,19 @@ def test_words_are_shown_as_they_are() -> None:
 
 
 def test_what_wakes_somebody_is_a_message_that_was_taken() -> None:
-    heard, taken = Heard(), list[dict[str, Any]]()
-    heard.on("~/state", STATE, taken.append)(message({"state": "armed", "event": "arm", "reason": ""}))
-    assert heard.wait(lambda: bool(taken), 0.0)
-    heard.on("/twin/state", TWIN, taken.append)(message({"number": 1}))
-    assert not heard.wait(lambda: len(taken) > 1, 0.0)
+    subscriptions, taken = Subscriptions(), list[dict[str, Any]]()
+    subscriptions.on("~/state", STATE, taken.append)(message({"state": "armed", "event": "arm", "reason": ""}))
+    assert subscriptions.wait(lambda: bool(taken), 0.0)
+    subscriptions.on("/twin/state", TWIN, taken.append)(message({"number": 1}))
+    assert not subscriptions.wait(lambda: len(taken) > 1, 0.0)
 
 
 def test_deploy_that_hears_nothing_any_more_ends() -> None:
-    fleet = Fleet.__new__(Fleet)
-    fleet.processes, fleet.session = {}, SimpleNamespace(error=None)  # type: ignore[assignment]
-    assert fleet.ended() == ""
-    fleet.session.error = KeyError("state")
-    assert "deploy hears nothing any more: KeyError" in fleet.ended()
+    launcher = Launcher.__new__(Launcher)
+    launcher.processes, launcher.session = {}, SimpleNamespace(error=None)  # type: ignore[assignment]
+    assert launcher.ended() == ""
+    launcher.session.error = KeyError("state")
+    assert "deploy hears nothing any more: KeyError" in launcher.ended()
 
 
 class Log:

@@ -25,7 +25,7 @@ class SecondBridgeError(UserError):
 
 
 @contextmanager
-def alone(name: str) -> Iterator[None]:
+def single_instance(name: str) -> Iterator[None]:
     """Be the only bridge of this name on the domain.
 
     On one computer the first to claim the name has it, until its process ends, however it ends. Bridges on other

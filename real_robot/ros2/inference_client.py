@@ -47,7 +47,7 @@ class Client(Protocol):
 
 
 @dataclass(frozen=True)
-class AskConfig:
+class InferenceConfig:
     """How the policy is asked.
 
     Args:
@@ -65,7 +65,7 @@ class AskConfig:
 
 
 @dataclass(frozen=True)
-class Question:
+class InferenceRequest:
     """What is asked, and of when.
 
     Args:
@@ -84,7 +84,7 @@ class Question:
 
 
 @dataclass
-class AskReport:
+class InferenceReport:
     """Counts for status and diagnostics."""
 
     answers: int = 0
@@ -105,7 +105,7 @@ class AskReport:
     """From question to answer, of the last answers."""
 
 
-class Asking:
+class InferenceClient:
     """One thread a client: each asks when the executor wants a chunk and a new picture is there.
 
     Several clients keep several questions on their way, which long latencies need.
@@ -119,9 +119,14 @@ class Asking:
     """
 
     def __init__(
-        self, loop: ControlLoop, observations: Observations, clients: list[Client], clock: Clock, config: AskConfig
+        self,
+        loop: ControlLoop,
+        observations: Observations,
+        clients: list[Client],
+        clock: Clock,
+        config: InferenceConfig,
     ) -> None:
-        self.report = AskReport()
+        self.report = InferenceReport()
         self.error: BaseException | None = None
         """What ended a thread."""
         self._loop, self._observations, self._clock, self._config = loop, observations, clock, config
@@ -211,14 +216,14 @@ class Asking:
             self._clock.sleep_until(asked.began_ns + round(self._config.latency_s * 1e9))
             self._take(answer, client.metadata, asked)
 
-    def _infer(self, client: Client, asked: Question) -> dict[str, Any]:
+    def _infer(self, client: Client, asked: InferenceRequest) -> dict[str, Any]:
         try:
             return client.infer(asked.request)
         finally:
             with self._lock:
                 self._waiting -= 1
 
-    def _question(self) -> Question | None:
+    def _question(self) -> InferenceRequest | None:
         """The next question; None where none is due or nothing new has been seen."""
         now_ns = self._clock.now_ns()
         if not self._due(now_ns):
@@ -236,14 +241,14 @@ class Asking:
             request |= planned.message
         self._decision, self._asked_ns, self._waiting = self._decision + 1, observation.stamp_ns, self._waiting + 1
         frozen = planned.frozen if self._config.continues else 0
-        return Question(request, observation.stamp_ns, now_ns, self._episode, frozen)
+        return InferenceRequest(request, observation.stamp_ns, now_ns, self._episode, frozen)
 
     def _due(self, now_ns: int) -> bool:
         if self._config.aligned or self._loop.state is not ArmState.RUNNING:
             return self._loop.due(now_ns)
         return not self._loop.planned(now_ns)
 
-    def _take(self, answer: dict[str, Any], metadata: dict[str, Any], asked: Question) -> None:
+    def _take(self, answer: dict[str, Any], metadata: dict[str, Any], asked: InferenceRequest) -> None:
         now_ns = self._clock.now_ns()
         infer_ms = (now_ns - asked.began_ns) / 1e6
         with self._lock:

@@ -1,4 +1,4 @@
-"""What other processes say in JSON or msgpack: checked before anybody relies on it. Imports no ROS."""
+"""Messages of other processes, in JSON or msgpack: checked before anybody relies on it. Imports no ROS."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LARGEST = 1e15
 """Of a number: sizes, counts, milliseconds and seconds stay far below it."""
 
 
-class SaidError(ValueError):
+class MessageError(ValueError):
     """A message is not what it should be; the text is one line."""
 
 
@@ -44,7 +44,7 @@ def read(text: str, kind: Mapping[str, Kind]) -> dict[str, Any]:
     """A JSON text's mapping.
 
     Raises:
-        SaidError: It is no JSON, or a key is missing or of another kind.
+        MessageError: It is no JSON, or a key is missing or of another kind.
 
     Example:
         >>> read('{"state": "armed"}', {"state": str})
@@ -53,13 +53,13 @@ def read(text: str, kind: Mapping[str, Kind]) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise SaidError(f"no JSON: {type(error).__name__}") from None
+        raise MessageError(f"no JSON: {type(error).__name__}") from None
     check(value, kind)
     return value
 
 
 def check(value: object, kind: Kind, name: str = "the message") -> None:
-    """Raise SaidError where a value is of another kind; names the key."""
+    """Raise MessageError where a value is of another kind; names the key."""
     if isinstance(kind, type):
         _check_one(value, kind, name)
     elif isinstance(kind, Maybe):
@@ -67,7 +67,7 @@ def check(value: object, kind: Kind, name: str = "the message") -> None:
             check(value, kind.kind, name)
     elif isinstance(kind, Many):
         if not isinstance(value, list):
-            raise SaidError(f"{name:.40} is {type(value).__name__}, not list")
+            raise MessageError(f"{name:.40} is {type(value).__name__}, not list")
         for inner in value:
             check(inner, kind.kind, name)
     else:
@@ -76,17 +76,17 @@ def check(value: object, kind: Kind, name: str = "the message") -> None:
 
 def _check_mapping(value: object, kind: Mapping[str, Kind] | Each, name: str) -> None:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise SaidError(f"{name:.40} is {type(value).__name__}, not keys and values")
+        raise MessageError(f"{name:.40} is {type(value).__name__}, not keys and values")
     kinds = dict.fromkeys(value, kind.kind) if isinstance(kind, Each) else kind
     for key, inner in kinds.items():
         if key not in value:
-            raise SaidError(f"{key} is missing")
+            raise MessageError(f"{key} is missing")
         check(value[key], inner, key)
 
 
 def _check_one(value: object, kind: type, name: str) -> None:
     wanted = (int, float) if kind is float else kind
     if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
-        raise SaidError(f"{name:.40} is {type(value).__name__}, not {kind.__name__}")
+        raise MessageError(f"{name:.40} is {type(value).__name__}, not {kind.__name__}")
     if isinstance(value, (int, float)) and abs(value) > _LARGEST:
-        raise SaidError(f"{name:.40} is larger than {_LARGEST:g}")
+        raise MessageError(f"{name:.40} is larger than {_LARGEST:g}")

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from embodied_rl.real_robot.ros2 import alone as module
-from embodied_rl.real_robot.ros2.alone import SecondBridgeError, alone, claimed
+from embodied_rl.real_robot.ros2 import single_instance as module
+from embodied_rl.real_robot.ros2.single_instance import SecondBridgeError, claimed, single_instance
 
 ROOT = Path(__file__).parents[3]
 HELD = """
 import time
-from embodied_rl.real_robot.ros2.alone import claimed
+from embodied_rl.real_robot.ros2.single_instance import claimed
 with claimed({key!r}, "/embodied_rl"):
     print("held", flush=True)
     time.sleep(60)
@@ -74,13 +74,16 @@ def test_two_that_start_at_once_on_one_computer_are_not_both_let_in(
     graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_refuse_others", lambda *_: None)  # neither is discovered yet
-    with alone("embodied_rl"):
-        with pytest.raises(SecondBridgeError, match="a bridge runs already, /embodied_rl"), alone("embodied_rl"):
+    with single_instance("embodied_rl"):
+        with (
+            pytest.raises(SecondBridgeError, match="a bridge runs already, /embodied_rl"),
+            single_instance("embodied_rl"),
+        ):
             raise AssertionError("two")
         monkeypatch.setenv("ROS_DOMAIN_ID", f"other{os.getpid()}")
-        with alone("embodied_rl"):
+        with single_instance("embodied_rl"):
             """Another domain is another arm's."""
-    with alone("embodied_rl"):
+    with single_instance("embodied_rl"):
         """The first one has ended."""
 
 
@@ -88,13 +91,13 @@ def test_two_that_start_at_once_on_two_computers_are_not_both_let_in(
     graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph.session("_embodied_rl_alone_0123")  # it still looks for others itself: there is no bridge's node yet
-    with pytest.raises(SecondBridgeError, match="starts at the same moment"), alone("embodied_rl"):
+    with pytest.raises(SecondBridgeError, match="starts at the same moment"), single_instance("embodied_rl"):
         raise AssertionError("two")
 
 
 def test_a_bridge_without_the_hidden_node_is_seen(graph: Graph) -> None:
     graph.session("embodied_rl")
-    with pytest.raises(SecondBridgeError), alone("embodied_rl"):
+    with pytest.raises(SecondBridgeError), single_instance("embodied_rl"):
         raise AssertionError("two")
 
 
@@ -102,7 +105,7 @@ def test_a_bridge_that_was_killed_is_no_hindrance_and_asked_once(graph: Graph) -
     for name in ("embodied_rl", "_embodied_rl_alone_0123", "somebody_else"):
         graph.session(name)
     graph.answering.clear()
-    with alone("embodied_rl"):
+    with single_instance("embodied_rl"):
         assert sorted(graph.asked) == ["/_embodied_rl_alone_0123", "/embodied_rl"]
 
 

@@ -13,10 +13,10 @@ import pytest
 
 from embodied_rl.real_robot.client import PolicyServerError
 from embodied_rl.real_robot.core.states import ArmState, Event
-from embodied_rl.real_robot.ros2 import asking as asking_module
-from embodied_rl.real_robot.ros2.asking import AskConfig, Asking
+from embodied_rl.real_robot.ros2 import inference_client
 from embodied_rl.real_robot.ros2.clock import Clock
 from embodied_rl.real_robot.ros2.events import ChunkDecided, ObservationTaken, PolicyServed, StateChanged
+from embodied_rl.real_robot.ros2.inference_client import InferenceClient, InferenceConfig
 from embodied_rl.real_robot.ros2.observations import Observations
 from embodied_rl.real_robot.ros2.operator import Operator
 from embodied_rl.real_robot.ros2.options import JOIN_S, BridgeOptions
@@ -58,8 +58,10 @@ class Robot:
         self.server.metadata = METADATA | (server or {})
         self.observations = Observations(self.bench.loop, ["front"], Proprio(ROBOT.chain, CONFIG.base))
         self.observations.instruction = "open the drawer"
-        self.asking = Asking(self.bench.loop, self.observations, [self.server], self.clock, AskConfig(**config))
-        self.asking.start()
+        self.inference = InferenceClient(
+            self.bench.loop, self.observations, [self.server], self.clock, InferenceConfig(**config)
+        )
+        self.inference.start()
 
     def look(self) -> int:
         now_ns = self.clock.now_ns()
@@ -82,7 +84,7 @@ def robot() -> Any:
     made = Robot()
     yield made
     made.server.open.set()
-    made.asking.close()
+    made.inference.close()
 
 
 def test_a_chunk_belongs_to_the_time_of_its_observation(robot: Robot) -> None:
@@ -108,7 +110,7 @@ def test_an_answer_to_the_episode_before_is_thrown_away(robot: Robot) -> None:
     robot.look()
     while not robot.server.questions:
         time.sleep(0.01)
-    robot.asking.new_episode(5)
+    robot.inference.new_episode(5)
     robot.server.open.set()
     stamp = robot.look()
     assert [chunk.observed_ns for chunk in robot.chunks(1)] == [stamp]
@@ -129,7 +131,7 @@ def test_a_flow_policy_is_told_what_is_planned() -> None:
     assert 1 <= len(planned) < 8, "the first actions are past"
     assert (planned == np.float32(0.1)).all()
     assert question["inference_delay"] == chunk.frozen <= len(planned)
-    robot.asking.close()
+    robot.inference.close()
 
 
 def test_a_picture_of_the_future_is_not_looked_at(robot: Robot) -> None:
@@ -182,9 +184,9 @@ def test_a_policy_that_is_asked_seldom_is_silent_only_where_it_was_asked(robot: 
 def test_a_refusal_is_counted_and_asking_goes_on(robot: Robot) -> None:
     robot.server.refuses = True
     robot.look()
-    while not robot.asking.report.errors:
+    while not robot.inference.report.errors:
         time.sleep(0.01)
-    assert robot.asking.report.last_error == "no"
+    assert robot.inference.report.last_error == "no"
     robot.server.refuses = False
     robot.bench.loop.forget_chunks()
     robot.look()
@@ -222,22 +224,22 @@ def test_chunks_of_another_shape_make_the_arm_hold_and_say_why(horizon: int) -> 
     runs(robot)
     robot.server.shape = (3, 7)
     line = "actions (3, 7) instead of (8, 7)"
-    assert within(robot, 60.0, lambda: robot.asking.report.last_error == line)
+    assert within(robot, 60.0, lambda: robot.inference.report.last_error == line)
     policy = within(robot, 60.0, lambda: "policy" in kinds(robot))
     assert policy, "a chunk that is not used is no sign of life"
-    said = policy_problem(robot.asking.report, robot.bench.loop, robot.clock.now_ns())
-    assert within(robot, 60.0, lambda: robot.asking.report.unused >= 3)
+    said = policy_problem(robot.inference.report, robot.bench.loop, robot.clock.now_ns())
+    assert within(robot, 60.0, lambda: robot.inference.report.unused >= 3)
     robot.server.shape = (8, 7)
-    assert within(robot, 60.0, lambda: not robot.asking.report.last_error)
+    assert within(robot, 60.0, lambda: not robot.inference.report.last_error)
     assert within(robot, 60.0, lambda: "policy" not in kinds(robot))
     assert line in said
-    robot.asking.close()
+    robot.inference.close()
 
 
 def test_what_ends_a_thread_is_told(robot: Robot, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading, "excepthook", lambda told: None)
     robot.server.shape = cast(Any, "seven")
-    assert within(robot, 60.0, lambda: isinstance(robot.asking.error, TypeError))
+    assert within(robot, 60.0, lambda: isinstance(robot.inference.error, TypeError))
 
 
 def kinds(robot: Robot) -> set[str]:
@@ -265,12 +267,12 @@ def test_a_server_that_comes_back_with_another_meaning_is_refused(name: str) -> 
     taken = len(robot.chunks(1))
     robot.bench.loop.forget_chunks()
     assert within(robot, 60.0, lambda: robot.bench.loop.state is ArmState.HOLDING)
-    assert within(robot, 60.0, lambda: bool(robot.asking.report.refused))
-    assert f"{after}" in robot.asking.report.refused
-    assert f"{before}" in robot.asking.report.refused
-    assert robot.asking.accept() == robot.asking.report.refused, "no yes of anybody makes it right"
+    assert within(robot, 60.0, lambda: bool(robot.inference.report.refused))
+    assert f"{after}" in robot.inference.report.refused
+    assert f"{before}" in robot.inference.report.refused
+    assert robot.inference.accept() == robot.inference.report.refused, "no yes of anybody makes it right"
     assert len(robot.chunks(1)) == taken
-    robot.asking.close()
+    robot.inference.close()
 
 
 @pytest.mark.parametrize("refuses", [False, True])
@@ -289,11 +291,11 @@ def test_a_server_that_comes_back_with_another_layout_makes_the_arm_hold(robot: 
         "the server has another policy now (chunk_len 4, not 8): serve the first one again, or start the bridge again"
     )
     assert (held.after, held.reason) == (ArmState.HOLDING, line)
-    assert robot.asking.report.refused == robot.asking.report.last_error == line
+    assert robot.inference.report.refused == robot.inference.report.last_error == line
     assert len(robot.chunks(1)) == taken, "no answer of it is taken"
-    assert robot.asking.report.policy == "p"
+    assert robot.inference.report.policy == "p"
     operator = Operator.__new__(Operator)
-    operator._station = SimpleNamespace(asking=robot.asking, options=BridgeOptions())  # type: ignore[assignment]
+    operator._context = SimpleNamespace(inference=robot.inference, options=BridgeOptions())  # type: ignore[assignment]
     buttons = SimpleNamespace(unheard="")
     operator._inputs = SimpleNamespace(watch=str, buttons=buttons, missing_fingers=str)  # type: ignore[assignment]
     operator.active = True
@@ -303,7 +305,7 @@ def test_a_server_that_comes_back_with_another_layout_makes_the_arm_hold(robot: 
     robot.bench.loop.forget_chunks()
     robot.look()
     robot.chunks(taken + 1)
-    assert robot.asking.report.refused == ""
+    assert robot.inference.report.refused == ""
 
 
 @pytest.mark.parametrize("change", [{"weights": "v", "policy": "q"}, {"mode": "sample"}, {"image_size": 32}])
@@ -315,11 +317,11 @@ def test_a_server_that_comes_back_with_another_policy_is_followed_after_a_yes(
     before = len(robot.chunks(1))
     robot.bench.loop.forget_chunks()
     assert within(robot, 60.0, lambda: robot.bench.loop.state is ArmState.HOLDING)
-    report, name = robot.asking.report, next(iter(change))
+    report, name = robot.inference.report, next(iter(change))
     assert f"{name} {change[name]}, not {METADATA.get(name)}" in report.refused
     assert report.refused.endswith("or accept this one: ~/accept_policy")
     assert (len(robot.chunks(1)), report.policy) == (before, "p")
-    assert robot.asking.accept() == ""
+    assert robot.inference.accept() == ""
     robot.bench.loop.forget_chunks()
     assert within(robot, 60.0, lambda: len(robot.chunks(1)) > before)
     assert robot.chunks(1)[-1].policy == change.get("weights", "w")
@@ -327,19 +329,19 @@ def test_a_server_that_comes_back_with_another_policy_is_followed_after_a_yes(
     assert served.metadata == robot.server.metadata
     assert (report.policy, report.refused) == (change.get("policy", "p"), "")
     assert robot.bench.loop.state is ArmState.HOLDING, "a yes moves nothing"
-    assert robot.asking.accept() == "the server has no other policy"
+    assert robot.inference.accept() == "the server has no other policy"
 
 
 def test_the_naive_way_stamps_a_chunk_with_its_arrival() -> None:
     robot = Robot(aligned=False, latency_s=0.05)
     stamp = robot.look()
     assert robot.chunks(1)[0].observed_ns >= stamp + 50_000_000
-    robot.asking.close()
+    robot.inference.close()
 
 
 def test_threads_that_do_not_end_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
     robot, now = Robot(), [0.0]
-    robot.asking.close()
+    robot.inference.close()
     waited = list[float]()
 
     def join(timeout: float) -> None:
@@ -347,9 +349,9 @@ def test_threads_that_do_not_end_are_waited_for_together(monkeypatch: pytest.Mon
         now[0] += timeout
 
     stuck: Any = SimpleNamespace(is_alive=lambda: True, join=join)
-    robot.asking._threads = [stuck] * 4
-    monkeypatch.setattr(asking_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    robot.asking.close()
+    robot.inference._threads = [stuck] * 4
+    monkeypatch.setattr(inference_client, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    robot.inference.close()
     assert sum(waited) == JOIN_S
 
 
@@ -359,9 +361,9 @@ def test_a_server_that_comes_back_with_a_description_of_something_else_is_refuse
     robot.server.metadata = METADATA | {"policy": 3, "more": np.zeros(2)}
     robot.bench.loop.forget_chunks()
     for _ in range(500):
-        if robot.asking.report.refused:
+        if robot.inference.report.refused:
             break
         robot.look()
         time.sleep(0.01)
-    assert "policy is int, not str" in robot.asking.report.refused
-    assert all(thread.is_alive() for thread in robot.asking._threads)
+    assert "policy is int, not str" in robot.inference.report.refused
+    assert all(thread.is_alive() for thread in robot.inference._threads)

@@ -1,4 +1,4 @@
-"""Server, twin and bridge as processes, and the node that talks to them."""
+"""Starts server, twin and bridge as processes, and the node that talks to them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOSES = "the recording may lack its end, look at the arm"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FleetConfig:
+class LauncherConfig:
     """What is started.
 
     Args:
@@ -38,7 +38,7 @@ class FleetConfig:
     twin: TwinOptions | None
 
 
-class Fleet:
+class Launcher:
     """Starts all of them and ends them in order.
 
     Attributes:
@@ -47,11 +47,11 @@ class Fleet:
         twin: The twin from outside; None for a real arm.
 
     Example:
-        >>> with Fleet(config) as fleet:
-        ...     run_episode(fleet.bridge, fleet.twin, task, state=50, horizon_s=7.5)
+        >>> with Launcher(config) as launcher:
+        ...     run_episode(launcher.bridge, launcher.twin, task, state=50, horizon_s=7.5)
     """
 
-    def __init__(self, config: FleetConfig) -> None:
+    def __init__(self, config: LauncherConfig) -> None:
         self.config = config
         self.processes: dict[str, Process] = {}
         self.twin: TwinRemote | None = None
@@ -125,7 +125,7 @@ class Fleet:
         self._end_processes()
         self.session.close()
 
-    def __enter__(self) -> Fleet:
+    def __enter__(self) -> Launcher:
         try:
             self.open()
         except BaseException:

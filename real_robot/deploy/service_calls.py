@@ -1,4 +1,4 @@
-"""A person's wishes, asked of the bridge in threads of their own: the emergency stop waits for none of them."""
+"""A person's service calls to the bridge, in threads of their own: the emergency stop waits for none of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 STOP = "emergency_stop"
 
 
-class Wishes:
+class ServiceCalls:
     """Calls services so that the terminal goes on reading keys.
 
     One call at a time: what is asked for while another waits is refused, not kept for later. The emergency stop is
@@ -18,9 +18,9 @@ class Wishes:
         call: Calls a service: whether it was done, and its words.
 
     Example:
-        >>> wishes = Wishes(remote.call)
-        >>> wishes.ask("arm")
-        >>> wishes.ask("emergency_stop")
+        >>> calls = ServiceCalls(remote.call)
+        >>> calls.ask("arm")
+        >>> calls.ask("emergency_stop")
     """
 
     def __init__(self, call: Callable[[str], tuple[bool, str]]) -> None:
