@@ -1,4 +1,4 @@
-"""`embodied-rl bench libero`: our engine on LIBERO bundles against the official stack, side by side in one run.
+"""`embodied-rl bench libero`: our engine on exported LIBERO tasks against the official stack, side by side in one run.
 
 The same tasks, initial states, actions and number of worlds on the same machine, repeats in turn. The official side is
 `SubprocVectorEnv` of hf-libero with robosuite in an isolated environment, stepped one by one as its users do; ours
@@ -42,10 +42,10 @@ from embodied_rl.benchmarks.report import describe_machine, machine_line, write_
 from embodied_rl.errors import UserError
 from embodied_rl.factory.tasks import cache_dir
 from embodied_rl.sim import eras
-from embodied_rl.sim.libero.assets.environment import OFFICIAL as PACKAGES
-from embodied_rl.sim.libero.assets.kept import find_official
-from embodied_rl.sim.libero.assets.report import StepNames
-from embodied_rl.sim.libero.bundle import INSTALL, installed
+from embodied_rl.sim.libero.exported import INSTALL, installed
+from embodied_rl.sim.libero.install.environment import OFFICIAL as PACKAGES
+from embodied_rl.sim.libero.install.kept import find_official
+from embodied_rl.sim.libero.install.report import StepNames
 from embodied_rl.sim.libero.tasks import LiberoTask, load_task, suites, tasks
 from embodied_rl.sim.mujoco.era import unavailable
 from embodied_rl.sim.mujoco.vec_env import ACTION_DIM

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.assets.export import Official
+from embodied_rl.sim.libero.install.export import Official
 from embodied_rl.sim.libero.tasks import LiberoTask
 from embodied_rl.types import Array
 
@@ -50,12 +50,12 @@ class OfficialEnvs:
             )
 
     def start(self, task: LiberoTask, count: int, cameras: bool, size: int) -> None:
-        """N worlds of `task` in its first initial states. UserError when the assets are not those of the bundle."""
+        """N worlds of `task` in its first initial states. UserError when it was exported from other assets."""
         answer = self._ask("start", task=task.name, count=count, cameras=cameras, size=size)
         if set(answer["stand_ins"]) != set(task.approximate):
             differ = sorted(set(answer["stand_ins"]) ^ set(task.approximate))
             raise UserError(
-                f"the bundle of '{task.name}' was not made from these assets: {differ[0]} is only in one of them; "
+                f"'{task.name}' was not exported from these assets: {differ[0]} is only in one of them; "
                 "give the same assets (--assets DIR) or install again: embodied-rl assets install libero"
             )
 

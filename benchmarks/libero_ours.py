@@ -1,4 +1,4 @@
-"""Our side of `bench libero`: NativeVecEnv on bundles, measured as the official side is."""
+"""Our side of `bench libero`: NativeVecEnv on exported tasks, measured as the official side is."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.assets.era import install_era_library
+from embodied_rl.sim.libero.install.era import install_era_library
 from embodied_rl.sim.mujoco.era import wrong_platform
 
 CACHE = Path(tempfile.gettempdir()) / f"embodied-rl-tests-{os.getuid()}"

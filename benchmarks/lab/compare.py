@@ -24,9 +24,9 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.assets.export import SCRIPTS, Official
-from embodied_rl.sim.libero.assets.kept import find_official, source_of
-from embodied_rl.sim.libero.assets.report import progress_bars
+from embodied_rl.sim.libero.install.export import SCRIPTS, Official
+from embodied_rl.sim.libero.install.kept import find_official, source_of
+from embodied_rl.sim.libero.install.report import progress_bars
 from embodied_rl.sim.libero.tasks import LiberoTask, load_task, suites, tasks
 from embodied_rl.sim.mujoco.indicators import FIRST_GROUP
 from embodied_rl.sim.mujoco.vec_env import CAMERAS, NativeVecEnv
@@ -160,7 +160,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suites", nargs="+", default=suites(), metavar="SUITE", help="default: LIBERO's five")
     parser.add_argument("--count", type=int, default=10, metavar="N", help="tasks of each suite, spread over it")
-    parser.add_argument("--root", type=Path, default=cache_dir() / "libero", help="where the bundles are")
+    parser.add_argument("--root", type=Path, default=cache_dir() / "libero", help="where the exported tasks are")
     parser.add_argument("--official", type=Path, metavar="DIR", help="keeps the official packages; default: ROOT")
     parser.add_argument(
         "--from", dest="source", type=Path, metavar="DIR", help="assets; default: what ROOT was made of"

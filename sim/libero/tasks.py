@@ -1,4 +1,4 @@
-"""LIBERO's official tasks, from the bundles that `embodied-rl assets install libero` makes; see docs/libero.md.
+"""LIBERO's official tasks, as `embodied-rl assets install libero` exported them; see docs/libero.md.
 
 task = load_task(root, "libero_goal/turn_on_the_stove")
 """
@@ -16,13 +16,13 @@ import mujoco
 
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.sim.eras import CURRENT, Era, EraChoice, choose_era
-from embodied_rl.sim.libero.bundle import (
+from embodied_rl.sim.libero.exported import (
     BlobStore,
-    bundle_path,
+    exported_path,
     fingerprint,
     install_command,
     installed,
-    read_bundle,
+    read_exported,
     unpack_array,
     unpack_model,
 )
@@ -89,7 +89,7 @@ def tasks(root: Path, suite: str) -> list[str]:
     names = [name for name in installed(root) if name.startswith(f"{suite}/")]
     if not names:
         raise UserError(f"suite '{suite}' is not installed in {root}; run: {install_command(suite)}")
-    return sorted(names, key=lambda name: read_bundle(root, name)["index"])
+    return sorted(names, key=lambda name: read_exported(root, name)["index"])
 
 
 def load_suite(root: Path, suite: str, era: EraChoice = CURRENT) -> list[LiberoTask]:
@@ -97,9 +97,9 @@ def load_suite(root: Path, suite: str, era: EraChoice = CURRENT) -> list[LiberoT
     return [load_task(root, name, era) for name in tasks(root, suite)]
 
 
-def bundle_fingerprint(root: Path, names: Sequence[str]) -> str:
-    """One SHA-256 over the bundles of these tasks, whatever their order: what a score must be stamped with."""
-    each = sorted(fingerprint(read_bundle(root, name)) for name in names)
+def tasks_fingerprint(root: Path, names: Sequence[str]) -> str:
+    """One SHA-256 over these tasks as they were exported, whatever their order: what a score must be stamped with."""
+    each = sorted(fingerprint(read_exported(root, name)) for name in names)
     return hashlib.sha256("\n".join(each).encode()).hexdigest()
 
 
@@ -112,12 +112,12 @@ def load_task(root: Path, name: str, era: EraChoice = CURRENT) -> LiberoTask:
     era = choose_era(era, name.partition("/")[0], official=True)
     if era != CURRENT:
         require()
-    bundle = read_bundle(root, name)
+    exported = read_exported(root, name)
     try:
-        task = _task(root, bundle, era)
+        task = _task(root, exported, era)
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
-            f"{bundle_path(root, name)} is damaged ({error!r}); remove it and run: {install_command(name)}"
+            f"{exported_path(root, name)} is damaged ({error!r}); remove it and run: {install_command(name)}"
         ) from None
     premises = read_premises(root, task.fingerprint, era)
     return task if premises is None else leave_out(task, premises)
@@ -131,45 +131,47 @@ def leave_out(task: LiberoTask, premises: Premises) -> LiberoTask:
     return replace(task, train_states=tuple(train), left_out=tuple(sorted(lost)))
 
 
-def _task(root: Path, bundle: dict[str, Any], era: Era) -> LiberoTask:
-    if bundle["mujoco"] != mujoco.__version__:
+def _task(root: Path, exported: dict[str, Any], era: Era) -> LiberoTask:
+    if exported["mujoco"] != mujoco.__version__:
         raise UserError(
-            f"task '{bundle['name']}' was exported with mujoco {bundle['mujoco']}, this is {mujoco.__version__}; "
-            f"run: {install_command(bundle['name'])}"
+            f"task '{exported['name']}' was exported with mujoco {exported['mujoco']}, this is {mujoco.__version__}; "
+            f"run: {install_command(exported['name'])}"
         )
-    store = BlobStore(root, bundle["name"])
-    states = unpack_array(store, bundle["init_states"])
+    store = BlobStore(root, exported["name"])
+    states = unpack_array(store, exported["init_states"])
     if len(states) < EVALUATION_STATES:
         raise ValueError(f"{len(states)} initial states instead of {EVALUATION_STATES}")
-    suite = bundle["name"].partition("/")[0]
+    suite = exported["name"].partition("/")[0]
     return LiberoTask(
-        name=bundle["name"],
+        name=exported["name"],
         suite=suite,
-        instruction=bundle["instruction"],
+        instruction=exported["instruction"],
         max_episode_steps=HORIZONS[base_suite(suite)],
-        goal=tuple(_predicate(fields) for fields in bundle["goal"]),
+        goal=tuple(_predicate(fields) for fields in exported["goal"]),
         init_states=states,
         train_states=range(EVALUATION_STATES, len(states)),
         heldout_states=range(EVALUATION_STATES),
-        build_physics=partial(_load_physics, root, bundle["name"], tuple(bundle["physics"]), era),
+        build_physics=partial(_load_physics, root, exported["name"], tuple(exported["physics"]), era),
         build_visual=partial(
             _load_visual,
             root,
-            bundle["name"],
-            tuple(bundle["visual"]),
-            tuple(each["site"] for each in bundle["indicators"]),
+            exported["name"],
+            tuple(exported["visual"]),
+            tuple(each["site"] for each in exported["indicators"]),
             era,
         ),
-        index=bundle["index"],
-        bddl=bundle["bddl"],
-        bddl_language=bundle["bddl_language"],
-        fixtures={key: FixturePose(**_tuples(fields)) for key, fields in bundle["fixtures"].items()},
-        cameras={key: CameraPose(**_tuples(fields)) for key, fields in bundle["cameras"].items()},
-        gripper=bundle["gripper"],
-        start={key: unpack_array(store, packed) for key, packed in bundle["start"].items()},
-        indicators=tuple(Indicator(each["site"], JointRange(**_tuples(each["when"]))) for each in bundle["indicators"]),
-        approximate=tuple(bundle["approximate"]),
-        fingerprint=fingerprint(bundle),
+        index=exported["index"],
+        bddl=exported["bddl"],
+        bddl_language=exported["bddl_language"],
+        fixtures={key: FixturePose(**_tuples(fields)) for key, fields in exported["fixtures"].items()},
+        cameras={key: CameraPose(**_tuples(fields)) for key, fields in exported["cameras"].items()},
+        gripper=exported["gripper"],
+        start={key: unpack_array(store, packed) for key, packed in exported["start"].items()},
+        indicators=tuple(
+            Indicator(each["site"], JointRange(**_tuples(each["when"]))) for each in exported["indicators"]
+        ),
+        approximate=tuple(exported["approximate"]),
+        fingerprint=fingerprint(exported),
         left_out=None,
         era=era,
     )
@@ -178,7 +180,7 @@ def _task(root: Path, bundle: dict[str, Any], era: Era) -> LiberoTask:
 def _load_model(root: Path, name: str, pieces: tuple[str, ...]) -> mujoco.MjModel:
     binary = unpack_model(BlobStore(root, name), pieces)
     try:
-        return mujoco.MjModel.from_binary_path("bundle.mjb", {"bundle.mjb": binary})
+        return mujoco.MjModel.from_binary_path("task.mjb", {"task.mjb": binary})
     except ValueError as error:
         raise UserError(
             f"MuJoCo {mujoco.__version__} can't read a model in {root} ({error}); run: {install_command(name)}"

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.assets.pip import pip
+from embodied_rl.sim.libero.install.pip import pip
 from embodied_rl.utils.cache_dir import cache_dir
 from embodied_rl.utils.lock import locked
 

@@ -8,7 +8,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from embodied_rl.sim.libero.assets.environment import Environment
+from embodied_rl.sim.libero.install.environment import Environment
 from embodied_rl.types import Array
 
 _LIBERO = """

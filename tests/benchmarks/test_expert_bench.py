@@ -12,7 +12,7 @@ from embodied_rl.benchmarks.expert import Row, _read, _stamp, _write, main, meas
 from embodied_rl.errors import UserError
 from embodied_rl.factory.tasks import load_tasks
 from embodied_rl.sim.libero.tasks import LiberoTask
-from tests.sim.libero.bundles import install_fake
+from tests.sim.libero.exported_tasks import install_fake
 
 
 @pytest.mark.parametrize(

@@ -30,17 +30,17 @@ from embodied_rl.benchmarks.libero_official import OfficialEnvs, Timing
 from embodied_rl.benchmarks.libero_ours import OurEnvs, slot_bytes
 from embodied_rl.cli import main
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.assets import hub, kept
-from embodied_rl.sim.libero.assets.benchmarks import LIBERO
-from embodied_rl.sim.libero.assets.export import Official
-from embodied_rl.sim.libero.assets.kept import find_official
-from embodied_rl.sim.libero.assets.report import StepNames
-from embodied_rl.sim.libero.assets.sources import ASSET_FOLDERS
-from embodied_rl.sim.libero.assets.state import remove
+from embodied_rl.sim.libero.install import hub, kept
+from embodied_rl.sim.libero.install.benchmarks import LIBERO
+from embodied_rl.sim.libero.install.export import Official
+from embodied_rl.sim.libero.install.kept import find_official
+from embodied_rl.sim.libero.install.report import StepNames
+from embodied_rl.sim.libero.install.sources import ASSET_FOLDERS
+from embodied_rl.sim.libero.install.state import remove
 from embodied_rl.sim.libero.tasks import load_task
 from embodied_rl.sim.render import RaycastRenderer
 from tests.benchmarks.official_stack import LOST, FakeEnvironment
-from tests.sim.libero.bundles import NAME, install_fake
+from tests.sim.libero.exported_tasks import NAME, install_fake
 
 STATES = np.arange(12.0).reshape(4, 3)
 TASK: Any = SimpleNamespace(name="suite/short", approximate=(LOST,))
@@ -171,7 +171,7 @@ def test_what_fails_in_the_worker_is_said(envs: OfficialEnvs) -> None:
 @pytest.mark.process
 def test_other_assets_than_the_bundles_are_refused(envs: OfficialEnvs) -> None:
     whole: Any = SimpleNamespace(name=TASK.name, approximate=())
-    with pytest.raises(UserError, match=f"was not made from these assets: {LOST} is only in one.*--assets DIR"):
+    with pytest.raises(UserError, match=f"was not exported from these assets: {LOST} is only in one.*--assets DIR"):
         envs.start(whole, 1, False, 64)
 
 
@@ -292,8 +292,8 @@ def test_quick_run_over_stand_ins(
     monkeypatch.setenv("EMBODIED_RL_CACHE", str(tmp_path))
     root = tmp_path / "libero"
     lay_out(root, str(make_assets(tmp_path / "assets")))
-    bundle = root / "tasks" / f"{NAME}.json"
-    bundle.write_text(json.dumps(json.loads(bundle.read_text()) | {"approximate": [LOST]}))
+    exported = root / "tasks" / f"{NAME}.json"
+    exported.write_text(json.dumps(json.loads(exported.read_text()) | {"approximate": [LOST]}))
     task = load_task(root, NAME)
     FakeEnvironment(root / "official" / "environment").build()
     FakeEnvironment(root / "official" / "environment").add_task(NAME, task.init_states[:50])

@@ -45,7 +45,7 @@ DISTRIBUTIONS = {
     "lifecycle_msgs": "ros-lifecycle-msgs",
 }
 # Runs in the environment that `assets install libero` makes for the official code.
-ELSEWHERE = ("sim.libero.assets.official.", "benchmarks.lab.official.")
+ELSEWHERE = ("sim.libero.install.official.", "benchmarks.lab.official.")
 OPTIONAL = {
     "matplotlib": "dev",
     "tensorboard": "track",

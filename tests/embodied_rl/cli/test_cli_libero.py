@@ -27,13 +27,13 @@ from embodied_rl.jobs.findings import LiberoDoctorConfig
 from embodied_rl.jobs.fingerprint import fingerprint
 from embodied_rl.jobs.train_setup import load_command
 from embodied_rl.policies.checkpoints.folder import read_provenance
-from embodied_rl.sim.libero.bundle import bundle_path
+from embodied_rl.sim.libero.exported import exported_path
 from embodied_rl.sim.libero.premise_files import write_premises
 from embodied_rl.sim.libero.premises import Failure, Premises
 from embodied_rl.sim.libero.protocol import PROTOCOLS
 from embodied_rl.sim.libero.tasks import load_task
 from tests import era_library
-from tests.sim.libero.bundles import NAME, OTHER, install_fake
+from tests.sim.libero.exported_tasks import NAME, OTHER, install_fake
 
 
 @pytest.fixture
@@ -107,8 +107,8 @@ def test_training_runs_the_protocol_and_never_the_evaluated_states(
     evaluated = json.loads((run / "evaluations" / "iter-000000.json").read_text())
     assert {each["num_steps"] for each in evaluated["results"]} == {16}, "settle steps are not counted"
 
-    bundle = bundle_path(installed, NAME)
-    bundle.write_text(json.dumps({**json.loads(bundle.read_text()), "instruction": "turn it on"}))
+    exported = exported_path(installed, NAME)
+    exported.write_text(json.dumps({**json.loads(exported.read_text()), "instruction": "turn it on"}))
     assert main(["train", "--resume", str(run), "--iterations", "2"]) == 2
     assert "began on other bundles of libero_goal than are installed now" in capsys.readouterr().err
 
@@ -125,8 +125,8 @@ def test_the_command_that_a_run_ends_with_evaluates_as_it_trained(installed: Pat
 def test_demonstrations_say_which_bundles_and_stand_ins_they_show(
     installed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bundle = bundle_path(installed, NAME)
-    bundle.write_text(json.dumps({**json.loads(bundle.read_text()), "approximate": ["scenes/a.png"]}))
+    exported = exported_path(installed, NAME)
+    exported.write_text(json.dumps({**json.loads(exported.read_text()), "approximate": ["scenes/a.png"]}))
     command = CollectCommand(suite="libero_goal", out=installed / "demos", era="current")
     tasks = load_tasks("libero_goal", era="current")
     info: Any = SimpleNamespace(cameras=(), simulator="native", renderer="raster")

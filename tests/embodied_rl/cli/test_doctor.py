@@ -15,7 +15,7 @@ from embodied_rl.jobs import doctor
 from embodied_rl.jobs.findings import Finding
 from embodied_rl.sim.render import Probe
 from tests import era_library
-from tests.sim.libero.bundles import install_fake
+from tests.sim.libero.exported_tasks import install_fake
 
 
 def test_exit_code_follows_problems_only(monkeypatch, capsys) -> None:

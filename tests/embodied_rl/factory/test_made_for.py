@@ -11,7 +11,7 @@ from embodied_rl.cli.eval import BENCHMARKS, QUICK, _on_its_suite
 from embodied_rl.cli.select import select
 from embodied_rl.errors import UserError
 from embodied_rl.factory.made_for import is_published_format, suite_of
-from tests.sim.libero.bundles import NAME, OTHER, install_fake
+from tests.sim.libero.exported_tasks import NAME, OTHER, install_fake
 
 
 def _policy(folder: Path, suite: str | None, **config: str) -> Path:

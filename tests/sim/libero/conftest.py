@@ -15,14 +15,14 @@ import mujoco
 import pytest
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero import bundle
-from embodied_rl.sim.libero.assets import export
-from embodied_rl.sim.libero.assets import install as install_module
-from embodied_rl.sim.libero.assets.benchmarks import LIBERO
-from embodied_rl.sim.libero.assets.export import Official
-from embodied_rl.sim.libero.assets.install import OFFICIAL, install
-from embodied_rl.sim.libero.assets.kept import find_official
-from embodied_rl.sim.libero.assets.report import StepNames
+from embodied_rl.sim.libero import exported
+from embodied_rl.sim.libero.install import export
+from embodied_rl.sim.libero.install import install as install_module
+from embodied_rl.sim.libero.install.benchmarks import LIBERO
+from embodied_rl.sim.libero.install.export import Official
+from embodied_rl.sim.libero.install.install import OFFICIAL, install
+from embodied_rl.sim.libero.install.kept import find_official
+from embodied_rl.sim.libero.install.report import StepNames
 
 if TYPE_CHECKING:
     from tests.sim.libero.stage import Stage
@@ -43,10 +43,10 @@ _REPORT = StepNames(lambda text: None)
 
 
 def _code_digest() -> str:
-    """Of what decides how a bundle looks: bundles of another state of the code are not used."""
-    folder = Path(bundle.__file__).parent
+    """Of what decides how an exported task looks: those of another state of the code are not used."""
+    folder = Path(exported.__file__).parent
     digest = hashlib.sha256()
-    for path in sorted([folder / "bundle.py", *(folder / "assets").rglob("*.py")]):
+    for path in sorted([folder / "exported.py", *(folder / "install").rglob("*.py")]):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
@@ -77,7 +77,7 @@ def libero_real() -> tuple[Path, Official]:
 
 @pytest.fixture(scope="session")
 def libero_root(libero_real: tuple[Path, Official]) -> Path:
-    """The `root` of embodied_rl.sim.libero.tasks' functions, with the bundles of REAL_TASKS."""
+    """The `root` of embodied_rl.sim.libero.tasks' functions, with the exported tasks of REAL_TASKS."""
     return libero_real[0]
 
 

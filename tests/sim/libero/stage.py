@@ -10,13 +10,13 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from embodied_rl.sim.libero.assets.benchmarks import LIBERO
-from embodied_rl.sim.libero.assets.environment import Environment, packages
-from embodied_rl.sim.libero.assets.install import install
-from embodied_rl.sim.libero.assets.official.cuts import cuts
-from embodied_rl.sim.libero.assets.sources import ASSET_FOLDERS
+from embodied_rl.sim.libero.install.benchmarks import LIBERO
+from embodied_rl.sim.libero.install.environment import Environment, packages
+from embodied_rl.sim.libero.install.install import install
+from embodied_rl.sim.libero.install.official.cuts import cuts
+from embodied_rl.sim.libero.install.sources import ASSET_FOLDERS
 from embodied_rl.sim.libero.tasks import suites
-from tests.sim.libero.bundles import NAME, OTHER, binary, model_task, start_of
+from tests.sim.libero.exported_tasks import NAME, OTHER, binary, model_task, start_of
 
 # Answers as the real exporter does, from the files in its folder `ready`; what it is to do with a task is in plan.json.
 WORKER = """

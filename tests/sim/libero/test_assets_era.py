@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.assets import era as assets_era
-from embodied_rl.sim.libero.assets.era import install_era_library
+from embodied_rl.sim.libero.install import era as assets_era
+from embodied_rl.sim.libero.install.era import install_era_library
 from embodied_rl.sim.libero.tasks import load_suite, load_task
 from embodied_rl.sim.mujoco.era import LIBRARY, era_of
 from tests import era_library
-from tests.sim.libero.bundles import NAME, SITE, contents, install_fake, saved
+from tests.sim.libero.exported_tasks import NAME, SITE, contents, install_fake, saved
 from tests.sim.render.gl_script import run_script
 
 SRGB, LINEAR = int(mujoco.mjtColorSpace.mjCOLORSPACE_SRGB), int(mujoco.mjtColorSpace.mjCOLORSPACE_LINEAR)
@@ -97,7 +97,7 @@ def test_other_platforms_fetch_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def _with_srgb_texture(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bundle whose first texture has sRGB colours, as MuJoCo reads a PNG with such a chunk."""
+    """An exported task whose first texture has sRGB colours, as MuJoCo reads a PNG with such a chunk."""
     texture = '<texture name="t" type="2d" builtin="flat" width="8" height="8"/><material name="m" texture="t"/>'
     bodies = f'<geom size="1" material="m"/><site name="{SITE}"/>'
     visual = mujoco.MjModel.from_xml_string(f"<mujoco><asset>{texture}</asset><worldbody>{bodies}</worldbody></mujoco>")

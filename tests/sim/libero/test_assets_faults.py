@@ -11,19 +11,19 @@ import pytest
 
 from embodied_rl.cli import main
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.assets import environment as environment_module
-from embodied_rl.sim.libero.assets import folder as folder_module
-from embodied_rl.sim.libero.assets import wheels
-from embodied_rl.sim.libero.assets.benchmarks import LIBERO, LIBERO_PRO
-from embodied_rl.sim.libero.assets.environment import READY, Environment
-from embodied_rl.sim.libero.assets.folder import alone
-from embodied_rl.sim.libero.assets.judge import judge_states
-from embodied_rl.sim.libero.assets.official import stand_ins
-from embodied_rl.sim.libero.assets.sources import altered_files
-from embodied_rl.sim.libero.assets.state import Problem, remove, verify
-from embodied_rl.sim.libero.bundle import BlobStore, bundle_path, installed, read_bundle
+from embodied_rl.sim.libero.exported import BlobStore, exported_path, installed, read_exported
+from embodied_rl.sim.libero.install import environment as environment_module
+from embodied_rl.sim.libero.install import folder as folder_module
+from embodied_rl.sim.libero.install import wheels
+from embodied_rl.sim.libero.install.benchmarks import LIBERO, LIBERO_PRO
+from embodied_rl.sim.libero.install.environment import READY, Environment
+from embodied_rl.sim.libero.install.folder import alone
+from embodied_rl.sim.libero.install.judge import judge_states
+from embodied_rl.sim.libero.install.official import stand_ins
+from embodied_rl.sim.libero.install.sources import altered_files
+from embodied_rl.sim.libero.install.state import Problem, remove, verify
 from embodied_rl.sim.libero.tasks import load_task
-from tests.sim.libero.bundles import NAME, OTHER, install_fake
+from tests.sim.libero.exported_tasks import NAME, OTHER, install_fake
 from tests.sim.libero.stage import SHORT, Silent, Stage
 
 PRO_NAME = "libero_goal_lan/turn_on_the_stove"
@@ -212,7 +212,7 @@ def test_bundles_of_the_other_benchmark_or_another_mujoco_are_not_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install_fake(tmp_path, (NAME, OTHER, PRO_NAME))
-    old = bundle_path(tmp_path, OTHER)
+    old = exported_path(tmp_path, OTHER)
     old.write_text(json.dumps({**json.loads(old.read_text()), "mujoco": "3.9.9"}))
     judged: list[str] = []
 
@@ -220,7 +220,7 @@ def test_bundles_of_the_other_benchmark_or_another_mujoco_are_not_judged(
         judged.extend(str(getattr(task, "name", "")) for task in tasks)
         return {}, ""
 
-    monkeypatch.setattr("embodied_rl.sim.libero.assets.judge.find_premises", find)
+    monkeypatch.setattr("embodied_rl.sim.libero.install.judge.find_premises", find)
     report = Silent()
     judge_states(tmp_path, LIBERO, report)
     assert judged == [NAME]
@@ -236,8 +236,8 @@ def test_settling_is_announced_with_its_time(tmp_path: Path, monkeypatch: pytest
         tell(65 * jobs, 65 * jobs)
         return {}, ""
 
-    monkeypatch.setattr("embodied_rl.sim.libero.assets.judge.find_premises", find)
-    monkeypatch.setattr("embodied_rl.sim.libero.assets.judge.count_jobs", lambda: 2)
+    monkeypatch.setattr("embodied_rl.sim.libero.install.judge.find_premises", find)
+    monkeypatch.setattr("embodied_rl.sim.libero.install.judge.count_jobs", lambda: 2)
     report = Silent()
     judge_states(tmp_path, LIBERO, report)
     (line,) = report.said
@@ -250,7 +250,7 @@ def test_settling_is_announced_with_its_time(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.process
 def test_an_altered_bundle_is_noticed_and_made_again(stage: Stage) -> None:
     stage.install()
-    path = bundle_path(stage.root, NAME)
+    path = exported_path(stage.root, NAME)
     path.write_text(json.dumps({**json.loads(path.read_text()), "instruction": "turn off the stove"}))
     assert verify(stage.root, LIBERO, _quiet) == [Problem(path, "altered, deleted")]
     assert stage.install() == 1
@@ -260,9 +260,9 @@ def test_an_altered_bundle_is_noticed_and_made_again(stage: Stage) -> None:
 @pytest.mark.process
 def test_another_installation_does_not_bless_an_altered_bundle(stage: Stage) -> None:
     stage.install()
-    path = bundle_path(stage.root, NAME)
+    path = exported_path(stage.root, NAME)
     path.write_text(json.dumps({**json.loads(path.read_text()), "instruction": "turn off the stove"}))
-    bundle_path(stage.root, OTHER).unlink()
+    exported_path(stage.root, OTHER).unlink()
     assert stage.install() == 1
     assert verify(stage.root, LIBERO, _quiet) == [Problem(path, "altered, deleted")]
 
@@ -270,21 +270,21 @@ def test_another_installation_does_not_bless_an_altered_bundle(stage: Stage) -> 
 @pytest.mark.process
 def test_a_bundle_that_lacks_a_field_is_damaged(stage: Stage) -> None:
     stage.install()
-    path = bundle_path(stage.root, NAME)
-    bundle = json.loads(path.read_text())
-    del bundle["visual"]
-    path.write_text(json.dumps(bundle))
+    path = exported_path(stage.root, NAME)
+    exported = json.loads(path.read_text())
+    del exported["visual"]
+    path.write_text(json.dumps(exported))
     assert verify(stage.root, LIBERO, _quiet) == [Problem(path, "damaged, deleted")]
 
 
 def test_a_damaged_blob_names_the_benchmark_that_has_it(tmp_path: Path) -> None:
     install_fake(tmp_path, (NAME, PRO_NAME))
     for name, benchmark in ((NAME, "libero"), (PRO_NAME, "libero-pro")):
-        for blob in read_bundle(tmp_path, name)["physics"]:
+        for blob in read_exported(tmp_path, name)["physics"]:
             BlobStore(tmp_path).path(blob).write_bytes(b"x")
         with pytest.raises(UserError, match=rf"is damaged; run: embodied-rl assets verify {benchmark}, then"):
             load_task(tmp_path, name).build_physics()
-        for blob in read_bundle(tmp_path, name)["physics"]:
+        for blob in read_exported(tmp_path, name)["physics"]:
             BlobStore(tmp_path).path(blob).unlink()
         with pytest.raises(UserError, match=rf"is missing; run: embodied-rl assets install {benchmark}"):
             load_task(tmp_path, name).build_physics()

@@ -12,7 +12,7 @@ from huggingface_hub import RepoFile, RepoFolder
 from huggingface_hub.errors import HfHubHTTPError
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.assets.hub import download
+from embodied_rl.sim.libero.install.hub import download
 
 REPOSITORY = "owner/assets"
 FILES = {"scenes/a b.xml": b"<mujoco/>" * 50, "scenes/big.png": bytes(range(256)) * 2000, "textures/empty.txt": b""}

@@ -13,17 +13,17 @@ import pytest
 
 from embodied_rl.cli import main
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.assets import environment as environment_module
-from embodied_rl.sim.libero.assets import export, hub
-from embodied_rl.sim.libero.assets import pip as pip_module
-from embodied_rl.sim.libero.assets.benchmarks import LIBERO
-from embodied_rl.sim.libero.assets.environment import Environment, packages
-from embodied_rl.sim.libero.assets.folder import alone
-from embodied_rl.sim.libero.assets.sources import ASSET_FOLDERS, find_assets
-from embodied_rl.sim.libero.assets.state import missing_assets, status, verify
-from embodied_rl.sim.libero.bundle import BlobStore, bundle_path, installed, is_whole, read_bundle
+from embodied_rl.sim.libero.exported import BlobStore, exported_path, installed, is_whole, read_exported
+from embodied_rl.sim.libero.install import environment as environment_module
+from embodied_rl.sim.libero.install import export, hub
+from embodied_rl.sim.libero.install import pip as pip_module
+from embodied_rl.sim.libero.install.benchmarks import LIBERO
+from embodied_rl.sim.libero.install.environment import Environment, packages
+from embodied_rl.sim.libero.install.folder import alone
+from embodied_rl.sim.libero.install.sources import ASSET_FOLDERS, find_assets
+from embodied_rl.sim.libero.install.state import missing_assets, status, verify
 from embodied_rl.sim.libero.tasks import load_task
-from tests.sim.libero.bundles import NAME, OTHER, install_fake
+from tests.sim.libero.exported_tasks import NAME, OTHER, install_fake
 from tests.sim.libero.stage import SHORT, Silent, Stage
 
 
@@ -33,8 +33,8 @@ def _delete_blob(root: Path) -> None:
 
 
 def _blobs(root: Path, name: str) -> list[str]:
-    bundle = read_bundle(root, name)
-    return [*bundle["physics"], *bundle["visual"], bundle["init_states"]["blob"]]
+    exported = read_exported(root, name)
+    return [*exported["physics"], *exported["visual"], exported["init_states"]["blob"]]
 
 
 @pytest.mark.process
@@ -88,7 +88,7 @@ def test_an_interrupted_installation_continues(stage: Stage, monkeypatch: pytest
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("spoil", [lambda root: bundle_path(root, NAME).write_text("{"), _delete_blob])
+@pytest.mark.parametrize("spoil", [lambda root: exported_path(root, NAME).write_text("{"), _delete_blob])
 def test_a_spoilt_bundle_is_made_again(stage: Stage, spoil: Callable[[Path], None]) -> None:
     stage.install()
     stage.asked()
@@ -102,7 +102,7 @@ def test_a_spoilt_bundle_is_made_again(stage: Stage, spoil: Callable[[Path], Non
 def test_another_mujoco_version_exports_again(stage: Stage) -> None:
     stage.install()
     stage.asked()
-    path = bundle_path(stage.root, NAME)
+    path = exported_path(stage.root, NAME)
     path.write_text(json.dumps({**json.loads(path.read_text()), "mujoco": "3.9.0"}))
     assert [row.stale for row in status(stage.root, LIBERO) if row.suite == "libero_goal"] == [1]
     assert stage.install() == 1
@@ -149,7 +149,7 @@ def test_missing_files_are_named_and_the_rest_is_kept(stage: Stage) -> None:
     assert stage.install(fill_missing=True) == 0
 
     stage.asked()
-    stage.plan({})  # whole assets are there now: the approximate bundle is replaced, the exact one is not
+    stage.plan({})  # whole assets are there now: the approximate exported task is replaced, the exact one is not
     assert stage.install() == 1
     assert stage.asked() == [SHORT[0]]
     assert load_task(stage.root, NAME).approximate == ()
@@ -348,12 +348,12 @@ def test_bad_commands_are_one_line(
 
 def test_an_unreadable_bundle_stops_neither_status_nor_verify(tmp_path: Path) -> None:
     install_fake(tmp_path)
-    bundle_path(tmp_path, NAME).write_text("{")
+    exported_path(tmp_path, NAME).write_text("{")
     (row,) = [row for row in status(tmp_path, LIBERO) if row.suite == "libero_goal"]
     assert (row.installed, row.stale) == (1, 1)
     assert missing_assets(tmp_path, LIBERO) == []
     assert [problem.path for problem in verify(tmp_path, LIBERO, lambda done, total: None)] == [
-        bundle_path(tmp_path, NAME)
+        exported_path(tmp_path, NAME)
     ]
 
 

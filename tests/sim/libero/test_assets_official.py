@@ -12,12 +12,12 @@ import mujoco
 import numpy as np
 import pytest
 
-from embodied_rl.sim.libero.assets.convert import instruction
-from embodied_rl.sim.libero.assets.official import physics_scene, robosuite_patch, stand_ins
-from embodied_rl.sim.libero.assets.official.cuts import _find, cuts
-from embodied_rl.sim.libero.assets.official.goal import describe_goal, find_threshold
-from embodied_rl.sim.libero.bundle import BlobStore, pack_model
-from tests.sim.libero.bundles import saved
+from embodied_rl.sim.libero.exported import BlobStore, pack_model
+from embodied_rl.sim.libero.install.convert import instruction
+from embodied_rl.sim.libero.install.official import physics_scene, robosuite_patch, stand_ins
+from embodied_rl.sim.libero.install.official.cuts import _find, cuts
+from embodied_rl.sim.libero.install.official.goal import describe_goal, find_threshold
+from tests.sim.libero.exported_tasks import saved
 
 SCENE = """<mujoco><size njmax="5000" nconmax="5000"/>
 <asset>

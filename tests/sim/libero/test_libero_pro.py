@@ -21,21 +21,21 @@ from embodied_rl.errors import UserError
 from embodied_rl.factory.tasks import LIBERO_SUITES, load_tasks
 from embodied_rl.jobs.describe import statistics_words
 from embodied_rl.jobs.eval_request import suite_name
-from embodied_rl.sim.libero.assets import environment, export
-from embodied_rl.sim.libero.assets import install as install_module
-from embodied_rl.sim.libero.assets.benchmarks import BENCHMARKS, LIBERO, LIBERO_PRO
-from embodied_rl.sim.libero.assets.environment import SUPPORT, Environment
-from embodied_rl.sim.libero.assets.export import Official
-from embodied_rl.sim.libero.assets.install import install
-from embodied_rl.sim.libero.assets.official import robosuite_patch
-from embodied_rl.sim.libero.assets.state import remove, status, verify
-from embodied_rl.sim.libero.bundle import install_command, installed
+from embodied_rl.sim.libero.exported import install_command, installed
+from embodied_rl.sim.libero.install import environment, export
+from embodied_rl.sim.libero.install import install as install_module
+from embodied_rl.sim.libero.install.benchmarks import BENCHMARKS, LIBERO, LIBERO_PRO
+from embodied_rl.sim.libero.install.environment import SUPPORT, Environment
+from embodied_rl.sim.libero.install.export import Official
+from embodied_rl.sim.libero.install.install import install
+from embodied_rl.sim.libero.install.official import robosuite_patch
+from embodied_rl.sim.libero.install.state import remove, status, verify
 from embodied_rl.sim.libero.protocol import PROTOCOLS
 from embodied_rl.sim.libero.tasks import HORIZONS, load_task, tasks
 from embodied_rl.sim.perturb import KINDS
 from embodied_rl.utils.output import folder_bytes
 from embodied_rl.utils.suites import PRO_SUITES, SUITES, base_suite
-from tests.sim.libero.bundles import NAME
+from tests.sim.libero.exported_tasks import NAME
 from tests.sim.libero.stage import BDDL, SHORT, FakeEnvironment, Silent, Stage
 
 SUITE = "libero_goal_lan"

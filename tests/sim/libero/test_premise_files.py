@@ -12,12 +12,12 @@ import pytest
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.libero import premise_cache, premise_files
-from embodied_rl.sim.libero.bundle import bundle_path
+from embodied_rl.sim.libero.exported import exported_path
 from embodied_rl.sim.libero.premise_cache import find_premises
 from embodied_rl.sim.libero.premise_files import premise_path, read_premises, write_premises
 from embodied_rl.sim.libero.premises import Failure, Premises
-from embodied_rl.sim.libero.tasks import LiberoTask, bundle_fingerprint, leave_out, load_task
-from tests.sim.libero.bundles import NAME, OTHER, install_fake
+from embodied_rl.sim.libero.tasks import LiberoTask, leave_out, load_task, tasks_fingerprint
+from tests.sim.libero.exported_tasks import NAME, OTHER, install_fake
 
 THROWN = Failure("kept", "bowl 1 falls off the table (0.90 m lower)")
 FOUND = Premises(100, {3: (THROWN,), 52: (THROWN, Failure("rests", "it moves"))}, (3, 52), ("bowl 1 is on spoon 1",))
@@ -46,7 +46,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     write_premises(tmp_path, "suite/x", "abc", "current", FOUND)
     assert read_premises(tmp_path, "abc", "current") == FOUND
     assert read_premises(tmp_path, "abc", "mujoco-3.3") is None, "another era"
-    assert read_premises(tmp_path, "abd", "current") is None, "another bundle"
+    assert read_premises(tmp_path, "abd", "current") is None, "another exported task"
 
 
 def test_what_other_rules_found_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,16 +110,16 @@ def test_what_was_finished_is_kept_when_a_check_fails(root: Path, monkeypatch: p
 
 
 def test_training_leaves_out_what_nobody_can_solve_and_evaluation_nothing(root: Path) -> None:
-    before, stamp = load_task(root, NAME), bundle_fingerprint(root, [NAME])
-    text = bundle_path(root, NAME).read_text()
+    before, stamp = load_task(root, NAME), tasks_fingerprint(root, [NAME])
+    text = exported_path(root, NAME).read_text()
     assert (before.left_out, before.train_states) == (None, range(50, 100))
     write_premises(root, NAME, before.fingerprint, "current", FOUND)
     task = load_task(root, NAME)
     assert task.left_out == (52,)
     assert list(task.train_states) == [50, 51, *range(53, 100)]
     assert list(task.heldout_states) == list(range(50)), "state 3 can't be solved and stays"
-    assert (task.fingerprint, bundle_fingerprint(root, [NAME])) == (before.fingerprint, stamp)
-    assert bundle_path(root, NAME).read_text() == text
+    assert (task.fingerprint, tasks_fingerprint(root, [NAME])) == (before.fingerprint, stamp)
+    assert exported_path(root, NAME).read_text() == text
     assert np.array_equal(task.init_states, before.init_states), "numbers of states stay what they were"
 
 

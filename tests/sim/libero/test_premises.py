@@ -14,7 +14,7 @@ from embodied_rl.sim.libero import premises
 from embodied_rl.sim.libero.premises import PREMISES, Failure, PremiseChecker, Premises, check, relied_on
 from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.types import Array
-from tests.sim.libero.bundles import model_task
+from tests.sim.libero.exported_tasks import model_task
 
 BDDL = """(define (problem x) (:language put the bowl on the plate)
   (:regions (cook_region (:target stove_1)) (drawer_region (:target cabinet_1)) (place (:target table)))

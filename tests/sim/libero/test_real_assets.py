@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embodied_rl.sim.libero.assets.benchmarks import LIBERO
-from embodied_rl.sim.libero.assets.state import status, verify
+from embodied_rl.sim.libero.install.benchmarks import LIBERO
+from embodied_rl.sim.libero.install.state import status, verify
 from embodied_rl.sim.libero.tasks import HORIZONS, load_task
 from tests.sim.libero.conftest import REAL_TASKS
 

@@ -9,8 +9,8 @@ import zipfile
 from pathlib import Path
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.assets.pip import pip
-from embodied_rl.sim.libero.bundle import write_atomically
+from embodied_rl.sim.libero.exported import write_atomically
+from embodied_rl.sim.libero.install.pip import pip
 from embodied_rl.sim.mujoco.era import INSTALL, LIBRARY, LIBRARY_SHA256, wrong_platform
 
 WHEEL = "mujoco==3.3.2"

@@ -1,6 +1,6 @@
-"""The file format of LIBERO bundles: content-addressed blobs, one JSON file a task; see docs/libero.md.
+"""The file format of exported LIBERO tasks: content-addressed blobs, one JSON file a task; see docs/libero.md.
 
-Only this module reads or writes the files, so that a bundle is either whole or refused with one line.
+Only this module reads or writes the files, so that an exported task is either whole or refused with one line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COMPRESSION = 6
 
 
 def install_command(name: str) -> str:
-    """What makes the bundles of a suite, or of a task 'suite/short_name'."""
+    """What makes the exported tasks of a suite, or of a task 'suite/short_name'."""
     suite = name.partition("/")[0]
     return f"{INSTALL}-pro --suites {suite}" if suite in PRO_SUITES else INSTALL
 
@@ -122,15 +122,15 @@ def unpack_model(store: BlobStore, pieces: Sequence[str]) -> bytes:
     return b"".join(store.get(digest) for digest in pieces)
 
 
-def bundle_path(root: Path, name: str) -> Path:
+def exported_path(root: Path, name: str) -> Path:
     """The JSON file of task 'suite/short_name'."""
     return root / "tasks" / f"{name}.json"
 
 
-def write_bundle(root: Path, bundle: dict[str, Any]) -> None:
+def write_exported(root: Path, exported: dict[str, Any]) -> None:
     """Write a task's JSON file; its blobs must be stored before, for the file says that the task is complete."""
-    text = json.dumps({"format": FORMAT, **bundle}, indent=1, sort_keys=True) + "\n"
-    write_atomically(bundle_path(root, bundle["name"]), text.encode())
+    text = json.dumps({"format": FORMAT, **exported}, indent=1, sort_keys=True) + "\n"
+    write_atomically(exported_path(root, exported["name"]), text.encode())
 
 
 def installed(root: Path) -> list[str]:
@@ -138,44 +138,44 @@ def installed(root: Path) -> list[str]:
     return sorted(str(p.relative_to(root / "tasks").with_suffix("")) for p in (root / "tasks").glob("*/*.json"))
 
 
-def read_bundle(root: Path, name: str) -> dict[str, Any]:
+def read_exported(root: Path, name: str) -> dict[str, Any]:
     """A task's JSON file, checked for format; the MuJoCo version is checked where a model is loaded.
 
     UserError when the task is not installed, when the file is damaged, or when another version wrote it.
     """
-    path = bundle_path(root, name)
+    path = exported_path(root, name)
     try:
-        bundle = json.loads(path.read_text(encoding="utf-8"))
+        exported = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         hint = did_you_mean(name, installed(root)) or f" Run: {install_command(name)}"
         raise UserError(f"no LIBERO task '{name}' in {root}.{hint}") from None
     except (OSError, ValueError) as error:
         raise UserError(f"can't read {path}: {error}; run: {install_command(name)}") from None
-    if not isinstance(bundle, dict) or bundle.get("name") != name:
-        raise UserError(f"{path} is no bundle of task '{name}'; remove it and run: {install_command(name)}")
-    if bundle.get("format") != FORMAT:
+    if not isinstance(exported, dict) or exported.get("name") != name:
+        raise UserError(f"{path} is not the exported task '{name}'; remove it and run: {install_command(name)}")
+    if exported.get("format") != FORMAT:
         raise UserError(
-            f"{path} has format {bundle.get('format')}, this version reads {FORMAT}; run: {install_command(name)}"
+            f"{path} has format {exported.get('format')}, this version reads {FORMAT}; run: {install_command(name)}"
         )
-    return bundle
+    return exported
 
 
-def blobs_of(bundle: dict[str, Any]) -> list[str]:
-    """Digests of every blob that a bundle needs."""
-    arrays = [bundle["init_states"], *bundle["start"].values()]
-    return [*bundle["visual"], *bundle["physics"], *(array["blob"] for array in arrays)]
+def blobs_of(exported: dict[str, Any]) -> list[str]:
+    """Digests of every blob that an exported task needs."""
+    arrays = [exported["init_states"], *exported["start"].values()]
+    return [*exported["visual"], *exported["physics"], *(array["blob"] for array in arrays)]
 
 
 def is_whole(root: Path, name: str) -> bool:
-    """Whether the task's bundle is of this format and has all its blobs; their content is not read."""
+    """Whether the exported task is of this format and has all its blobs; their content is not read."""
     try:
-        digests = blobs_of(read_bundle(root, name))
+        digests = blobs_of(read_exported(root, name))
     except (UserError, KeyError, TypeError, AttributeError):
         return False
     store = BlobStore(root)
     return all(store.path(digest).is_file() for digest in digests)
 
 
-def fingerprint(bundle: dict[str, Any]) -> str:
-    """SHA-256 of all that a bundle says; arrays and models count through their digests."""
-    return hashlib.sha256(json.dumps(bundle, sort_keys=True).encode()).hexdigest()
+def fingerprint(exported: dict[str, Any]) -> str:
+    """SHA-256 of all that an exported task says; arrays and models count through their digests."""
+    return hashlib.sha256(json.dumps(exported, sort_keys=True).encode()).hexdigest()

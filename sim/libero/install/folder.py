@@ -12,7 +12,7 @@ from pathlib import Path
 from embodied_rl.errors import UserError
 
 NEEDED_GB = 5.0
-"""Free disk space at the start: environment 1.5, downloads and assets 1, scenes in work 0.2 each, bundles 1."""
+"""Free disk space at the start: environment 1.5, downloads and assets 1, scenes in work 0.2 each, exported tasks 1."""
 WORK = "work"
 """Folder of what is needed only while installing."""
 TRASH = "work-trash"

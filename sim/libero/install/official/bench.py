@@ -68,7 +68,7 @@ class Stack:
         return {"stand_ins": sorted({path for paths in self._envs.get_env_attr("stand_ins") for path in paths})}
 
     def reset(self) -> dict[str, Any]:
-        """The fixture poses are those of seed 0 and its first reset, as in our bundles."""
+        """The fixture poses are those of seed 0 and its first reset, as in our exported tasks."""
         self._envs.seed([0] * len(self._states))
 
         def job() -> None:

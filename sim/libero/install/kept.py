@@ -1,19 +1,19 @@
-"""The official packages and assets that `bench libero` and `compare` run, made once and kept beside the bundles."""
+"""The official packages and assets that `bench libero` and `compare` run, made once and kept beside the tasks."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.assets import hub, wheels
-from embodied_rl.sim.libero.assets.benchmarks import LIBERO
-from embodied_rl.sim.libero.assets.environment import READY, Environment
-from embodied_rl.sim.libero.assets.export import Official
-from embodied_rl.sim.libero.assets.folder import alone
-from embodied_rl.sim.libero.assets.install import OFFICIAL
-from embodied_rl.sim.libero.assets.manifest import read_manifest
-from embodied_rl.sim.libero.assets.report import Reporter
-from embodied_rl.sim.libero.assets.sources import Source, check_source, fetch_assets
+from embodied_rl.sim.libero.install import hub, wheels
+from embodied_rl.sim.libero.install.benchmarks import LIBERO
+from embodied_rl.sim.libero.install.environment import READY, Environment
+from embodied_rl.sim.libero.install.export import Official
+from embodied_rl.sim.libero.install.folder import alone
+from embodied_rl.sim.libero.install.install import OFFICIAL
+from embodied_rl.sim.libero.install.manifest import read_manifest
+from embodied_rl.sim.libero.install.report import Reporter
+from embodied_rl.sim.libero.install.sources import Source, check_source, fetch_assets
 
 
 def find_official(root: Path, source: Source | Path | None, folder: Path | None, report: Reporter) -> Official:
@@ -21,7 +21,7 @@ def find_official(root: Path, source: Source | Path | None, folder: Path | None,
 
     Args:
         root: the installation of LIBERO.
-        source: of the assets; None: what the bundles were made from.
+        source: of the assets; None: what the exported tasks were made from.
         folder: of the isolated environment; None: a folder under `root`.
         report: is told what happens.
 
@@ -46,7 +46,7 @@ def find_official(root: Path, source: Source | Path | None, folder: Path | None,
 
 
 def source_of(root: Path) -> Source | Path:
-    """What the bundles were made from: a folder of this machine, or what is downloaded again."""
+    """What the exported tasks were made from: a folder of this machine, or what is downloaded again."""
     manifest = read_manifest(root, LIBERO)
     origin = manifest["assets"] if manifest is not None else ""
     if origin == wheels.ORIGIN:

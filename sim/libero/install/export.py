@@ -1,4 +1,4 @@
-"""Runs the exporter in the isolated environment: several processes, one bundle after the other."""
+"""Runs the exporter in the isolated environment: several processes, one task after the other."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.sim.libero.assets.convert import convert
-from embodied_rl.sim.libero.assets.environment import Environment
-from embodied_rl.sim.libero.assets.pip import variables
+from embodied_rl.sim.libero.install.convert import convert
+from embodied_rl.sim.libero.install.environment import Environment
+from embodied_rl.sim.libero.install.pip import variables
 
 SCRIPTS = Path(__file__).with_name("official")
 """What runs in the isolated environment; a script elsewhere that imports these has the folder on PYTHONPATH."""
@@ -92,7 +92,7 @@ class Official:
 def export_tasks(
     official: Official, wanted: Mapping[str, int], root: Path, jobs: int, tell: Callable[[str], None]
 ) -> Outcome:
-    """Export `wanted` (full name -> index in its suite) into bundles under `root` with `jobs` processes.
+    """Export `wanted` (full name -> index in its suite) into `root` with `jobs` processes.
 
     tell(name) is called after each task. A task that fails is reported and stops no other; a full disk is an OSError.
     """
@@ -175,7 +175,7 @@ class _Worker:
         return self._process
 
     def export(self, name: str, index: int, root: Path) -> dict[str, Any]:
-        """Export one task and make its bundle; the answer is the worker's."""
+        """Export one task and convert it; the answer is the worker's."""
         suite, _, short = name.partition("/")
         process = self._running()
         assert process.stdin is not None

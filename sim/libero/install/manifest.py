@@ -1,4 +1,4 @@
-"""What an installation says that it made: the official tasks, the versions, and what each bundle says."""
+"""What an installation says that it made: the official tasks, the versions, and what each exported task says."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import mujoco
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.assets.benchmarks import Benchmark
-from embodied_rl.sim.libero.assets.environment import Environment, packages
-from embodied_rl.sim.libero.assets.export import Outcome
-from embodied_rl.sim.libero.bundle import FORMAT, fingerprint, is_whole, read_bundle, write_atomically
+from embodied_rl.sim.libero.exported import FORMAT, fingerprint, is_whole, read_exported, write_atomically
+from embodied_rl.sim.libero.install.benchmarks import Benchmark
+from embodied_rl.sim.libero.install.environment import Environment, packages
+from embodied_rl.sim.libero.install.export import Outcome
 
 LICENCES = {
     "LIBERO's code, BDDL files and initial states": "MIT; see licenses/. LIBERO's data sets are CC BY 4.0.",
@@ -50,7 +50,7 @@ def write_manifest(
 ) -> None:
     """Say what there is, and what the official packages' licences are.
 
-    names: every official task. origin: of the assets. outcome: of this installation; what bundles that it did not make
+    names: every official task. origin: of the assets. outcome: of this installation; what tasks that it did not make
     say is taken over from the last manifest, so that `verify` notices a change.
     """
     before = read_manifest(root, benchmark) or {}
@@ -66,7 +66,7 @@ def write_manifest(
         "suites": grouped,
         "missing": {path: len(tasks) for path, tasks in sorted(outcome.missing.items())},
         "fingerprints": {
-            name: fingerprint(read_bundle(root, name)) if name in outcome.done or name not in known else known[name]
+            name: fingerprint(read_exported(root, name)) if name in outcome.done or name not in known else known[name]
             for name in sorted(names)
             if is_whole(root, name)
         },

