@@ -73,16 +73,14 @@ def status(root: Path, benchmark: Benchmark) -> list[SuiteState]:
     for suite in benchmark.suites:
         there = [name for name in installed(root) if name.startswith(f"{suite}/")]
         whole = [name for name in there if is_whole(root, name)]
-        exported_tasks = [read_exported(root, name) for name in whole]
+        tasks = [read_exported(root, name) for name in whole]
         rows.append(
             SuiteState(
                 suite=suite,
-                installed=len(exported_tasks),
+                installed=len(tasks),
                 total=sum(name.startswith(f"{suite}/") for name in official),
-                approximate=sum(bool(exported["approximate"]) for exported in exported_tasks),
-                stale=sum(exported["mujoco"] != mujoco.__version__ for exported in exported_tasks)
-                + len(there)
-                - len(whole),
+                approximate=sum(bool(exported["approximate"]) for exported in tasks),
+                stale=sum(exported["mujoco"] != mujoco.__version__ for exported in tasks) + len(there) - len(whole),
             )
         )
     return rows
@@ -178,9 +176,9 @@ def _others(benchmark: Benchmark) -> list[Benchmark]:
 
 def _remove_own(root: Path, benchmark: Benchmark, kept: list[str]) -> None:
     """Delete what belongs to the benchmark and to none of the tasks that are kept."""
-    exported_tasks = [read_exported(root, name) for name in kept]
-    needed = {digest for exported in exported_tasks for digest in blobs_of(exported)}
-    prints = {fingerprint(exported) for exported in exported_tasks}
+    tasks = [read_exported(root, name) for name in kept]
+    needed = {digest for exported in tasks for digest in blobs_of(exported)}
+    prints = {fingerprint(exported) for exported in tasks}
     for suite in benchmark.suites:
         shutil.rmtree(root / "tasks" / suite, ignore_errors=True)
     (root / benchmark.manifest).unlink(missing_ok=True)
