@@ -108,7 +108,7 @@ def _wait_for(device: str) -> Callable[[], object]:
 
 
 def compile_simulator() -> None:
-    """Compile the native engine's kernels unless they are in numba's cache, so that nothing measured has to."""
+    """Compile the CPU engine's kernels unless they are in numba's cache, so that nothing measured has to."""
     if is_compiled():
         return
     tasks = load_tasks("tabletop_object")[:1]

@@ -37,7 +37,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
 
 
 def native(quick: bool) -> Iterator[Row]:
-    """The native engine: MuJoCo on the CPU's cores, drawn by what `--env.renderer auto` takes."""
+    """MuJoCo on the CPU's cores, drawn by what `--env.renderer auto` takes."""
     yield from pictures(MujocoConfig(), (8,) if quick else (32, 256), quick)
 
 
@@ -52,12 +52,12 @@ def warp_deterministic(quick: bool) -> Iterator[Row]:
 
 
 def warp_renderer(quick: bool) -> Iterator[Row]:
-    """The native engine's physics on the CPU's cores, pictures of all envs in one batch by MuJoCo Warp."""
+    """Physics on the CPU's cores, images of all envs in one batch by MuJoCo Warp."""
     yield from pictures(MujocoConfig(renderer="warp"), _many(quick), quick)
 
 
 def libero_warp_renderer(quick: bool) -> Iterator[Row]:
-    """A task of LIBERO, stepped by the native engine on the CPU's cores, its meshes and textures drawn in one batch."""
+    """A task of LIBERO, stepped on the CPU's cores, its meshes and textures drawn in one batch."""
     counts = (2 if quick else 4,) if pick_device("auto") == "cpu" else (64,) if quick else (128, 512)
     yield from pictures(MujocoConfig(renderer="warp", era="current"), counts, quick, LIBERO_SUITE)
 

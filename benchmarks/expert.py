@@ -31,7 +31,7 @@ from embodied_rl.sim.eras import EraChoice
 from embodied_rl.sim.libero.expert import Expert, Surface
 from embodied_rl.sim.libero.protocol import OPENVLA
 from embodied_rl.sim.libero.tasks import LiberoTask
-from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
+from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.sim.source import source_digest
 from embodied_rl.types import EpisodeSpec
 from embodied_rl.utils.output import try_output
@@ -62,7 +62,7 @@ class Row:
     cpu: float
 
 
-def run_episode(env: NativeVecEnv, task: LiberoTask, surface: Surface | None, state: int) -> tuple[Row, Surface]:
+def run_episode(env: MujocoVecEnv, task: LiberoTask, surface: Surface | None, state: int) -> tuple[Row, Surface]:
     """One attempt. surface: of the task's model, where it is known already."""
     started = time.process_time()
     env.reset([0], [EpisodeSpec(0, task.name, state, state)])
@@ -103,7 +103,7 @@ def measure(
         for task in found:
             surface = None
             timed = replace(task, max_episode_steps=task.max_episode_steps + OPENVLA.settle_steps + AFTER)
-            with closing(NativeVecEnv([timed], 1, threads=1, stop_at_success=False)) as env:
+            with closing(MujocoVecEnv([timed], 1, threads=1, stop_at_success=False)) as env:
                 for state in states:
                     if (suite, task.index, state) not in known and state < len(task.init_states):
                         row, surface = run_episode(env, task, surface, state)

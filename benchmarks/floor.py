@@ -101,8 +101,8 @@ def profile(
     """Measure one scene from one initial state [1 + nq + nv] under actions float [T, 7]; start: see World.reset."""
     robot = find_robot(model)
     modes: tuple[ControllerMode, ...] = ("exact", "fast")
-    worlds = {mode: Env(model, robot, None, mode) for mode in modes}
-    bare = worlds["exact"]
+    envs = {mode: Env(model, robot, None, mode) for mode in modes}
+    bare = envs["exact"]
     controls = np.zeros((len(actions), kernel.SUBSTEPS, model.nu))
     bare.reset(state, start)
     for t in range(len(actions)):
@@ -112,7 +112,7 @@ def profile(
     nothing = actions[:0]
 
     def run(mode: ControllerMode) -> Callable[[], object]:
-        return lambda: worlds[mode].run(actions)
+        return lambda: envs[mode].run(actions)
 
     def enter() -> None:
         for _ in range(len(actions)):
@@ -126,14 +126,14 @@ def profile(
             lambda: _jacobians(address, data._address, jac[0], jac[1], robot.site, controls[..., 0].size),
         ),
         "seen": (bare, lambda: _see(robot, bare._view, bare.seen, len(actions))),
-        "exact": (worlds["exact"], run("exact")),
-        "fast": (worlds["fast"], run("fast")),
+        "exact": (envs["exact"], run("exact")),
+        "fast": (envs["fast"], run("fast")),
         "calls": (bare, enter),
     }
     found: dict[str, list[float]] = {name: [] for name in jobs}
     for repeat in range(repeats + 1):  # the first one warms up
-        for name, (world, job) in jobs.items():
-            world.reset(state, start)
+        for name, (env, job) in jobs.items():
+            env.reset(state, start)
             before = time.thread_time()
             job()
             if repeat:

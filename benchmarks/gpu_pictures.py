@@ -25,7 +25,7 @@ from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.base import Callbacks
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
 from embodied_rl.scheduler.make import make_profiler, make_scheduler
-from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
+from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.sim.warp.drawn_env import WarpDrawnEnv
 from embodied_rl.types import ActOutput, EvalOutput, Observation, RolloutBatch
 from embodied_rl.utils.machine import pick_device
@@ -103,8 +103,8 @@ def _pictures(config: SchedulerConfig, device: str, quick: bool) -> dict[int, tu
     """By episode: the pictures that the policy was shown, and those that its rows have."""
     tasks = load_tasks("tabletop_spatial")[: 1 if quick else None]
     learner = _Busy(device, quick)
-    native = NativeVecEnv(tasks, 2 if quick else ENVS, image_size=SIZE, cameras=0)
-    with closing(WarpDrawnEnv(native, device=device)) as env:
+    exact = MujocoVecEnv(tasks, 2 if quick else ENVS, image_size=SIZE, cameras=0)
+    with closing(WarpDrawnEnv(exact, device=device)) as env:
         sampler = EpisodeSampler(0, {task.name: list(task.train_states)[:4] for task in tasks}, GROUP_SIZE)
         groups = 1 if quick else 4 * ENVS // GROUP_SIZE
         scheduler = make_scheduler(config, env, learner, sampler, make_profiler(config), Callbacks(), groups=groups)

@@ -1,4 +1,4 @@
-"""Drawing for `bench gpu`: the CPU ray caster and EGL, by threads, and MuJoCo Warp's renderer, by worlds."""
+"""Drawing for `bench gpu`: the CPU ray caster and EGL, by threads, and MuJoCo Warp's renderer, by envs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECONDS = 1.0
 
 
 def render(quick: bool) -> Iterator[dict[str, Any]]:
-    """Observations (two cameras) a second; at_once: threads, or worlds that are drawn together."""
+    """Observations (two cameras) a second; at_once: threads, or envs that are drawn together."""
     scenes = Scenes()
     names: tuple[RendererName, ...] = ("raycast", "egl") if probe("egl").state != "missing" else ("raycast",)
     for name in names:

@@ -45,7 +45,7 @@ class TaskEnv(gym.Env[dict[str, Array], Array]):
         visual = task.build_visual()
         self.model = task.build_physics()
         self.robot = find_robot(self.model)
-        self.world = Env(self.model, self.robot, compile_goal(task, self.model), "fast")
+        self.env = Env(self.model, self.robot, compile_goal(task, self.model), "fast")
         self._task, self._drawing = task, drawing
         self._renderer = make_renderer("auto", [visual])
         self._scene = self._renderer.add_scene(visual)
@@ -58,7 +58,7 @@ class TaskEnv(gym.Env[dict[str, Array], Array]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Array], dict]:
         super().reset(seed=seed, options=options)
-        self.world.reset(self._task.init_states[0])
+        self.env.reset(self._task.init_states[0])
         return self._observation(), {}
 
     def step(self, action: Array) -> tuple[dict[str, Array], float, bool, bool, dict]:
@@ -75,7 +75,7 @@ class TaskEnv(gym.Env[dict[str, Array], Array]):
 
     def _observation(self) -> dict[str, Array]:
         proprio = np.empty(PROPRIO_DIM, np.float32)
-        data, robot = self.world.data, self.robot
+        data, robot = self.env.data, self.robot
         proprio[:3], proprio[3:6] = data.site_xpos[robot.site], quat_to_axis_angle(data.xquat[robot.hand])
         proprio[6:] = data.qpos[robot.finger_qpos]
         if not self._drawing:
@@ -88,7 +88,7 @@ class KernelEnv(TaskEnv):
     """A control step is one call of our own compiled kernel."""
 
     def advance(self, action: Array) -> bool:
-        return self.world.run(action[None])[1] == kernel.SUCCESS
+        return self.env.run(action[None])[1] == kernel.SUCCESS
 
 
 class BindingsEnv(TaskEnv):
@@ -98,7 +98,7 @@ class BindingsEnv(TaskEnv):
     """
 
     def advance(self, action: Array) -> bool:
-        model, data, robot, control = self.model, self.world.data, self.robot, self.world.control
+        model, data, robot, control = self.model, self.env.data, self.robot, self.env.control
         action = np.clip(action.astype(np.float64), -1.0, 1.0)
         jac_pos, jac_rot = np.zeros((3, model.nv)), np.zeros((3, model.nv))
         full = np.zeros((model.nv, model.nv))
@@ -125,4 +125,4 @@ class BindingsEnv(TaskEnv):
             control.grip[:] = np.clip(control.grip + step, -1.0, 1.0)
             data.ctrl[robot.finger_motor] = robot.finger_middle + robot.finger_half * control.grip
             mujoco.mj_step2(model, data)
-        return bool(self.world.judge().all())
+        return bool(self.env.judge().all())

@@ -1,6 +1,6 @@
 """`embodied-rl bench libero`: our engine on exported LIBERO tasks against the official stack, side by side in one run.
 
-The same tasks, initial states, actions and number of worlds on the same machine, repeats in turn. The official side is
+The same tasks, initial states, actions and number of envs on the same machine, repeats in turn. The official side is
 `SubprocVectorEnv` of hf-libero with robosuite in an isolated environment, stepped one by one as its users do; ours
 steps chunks of 8. After every repeat both sides' joint positions are compared: both have done the same work.
 """
@@ -60,7 +60,7 @@ class Plan:
     """How much is measured. steps: of physics a repeat; decisions: of cameras a repeat; resets: of ours a repeat."""
 
     tasks: int
-    worlds: int
+    num_envs: int
     repeats: int
     steps: int
     decisions: int
@@ -68,8 +68,8 @@ class Plan:
     env_ids: int
 
 
-FULL = Plan(tasks=5, worlds=4, repeats=5, steps=40, decisions=1, resets=25, env_ids=64)
-QUICK = Plan(tasks=1, worlds=2, repeats=1, steps=8, decisions=1, resets=5, env_ids=16)
+FULL = Plan(tasks=5, num_envs=4, repeats=5, steps=40, decisions=1, resets=25, env_ids=64)
+QUICK = Plan(tasks=1, num_envs=2, repeats=1, steps=8, decisions=1, resets=5, env_ids=16)
 
 
 def measure(root: Path, name: str, official: OfficialEnvs, plan: Plan, say: Callable[[str], None]) -> TaskFigures:
@@ -94,8 +94,8 @@ def _tell(say: Callable[[str], None], name: str, text: str) -> None:
     say(f"{name}: {text}")
 
 
-def _actions(rng: np.random.Generator, steps: int, worlds: int) -> Array:
-    return rng.uniform(-0.5, 0.5, (steps, worlds, ACTION_DIM)).astype(np.float32)
+def _actions(rng: np.random.Generator, steps: int, num_envs: int) -> Array:
+    return rng.uniform(-0.5, 0.5, (steps, num_envs, ACTION_DIM)).astype(np.float32)
 
 
 def _physics(
@@ -111,17 +111,17 @@ def _physics(
     """
     task = contenders[OURS]
     say("starting the official processes")
-    official.start(task, plan.worlds, cameras=False, size=IMAGE_SIZE)
+    official.start(task, plan.num_envs, cameras=False, size=IMAGE_SIZE)
     found: dict[tuple[str, str], list[Timing]] = {}
     gap = 0.0
     with ExitStack() as stack:
         mine = {
-            name: stack.enter_context(closing(OurEnvs(each, plan.worlds, IMAGE_SIZE)))
+            name: stack.enter_context(closing(OurEnvs(each, plan.num_envs, IMAGE_SIZE)))
             for name, each in contenders.items()
         }
         for repeat in range(plan.repeats + 1):  # the first one warms up
             say(f"physics, repeat {repeat} of {plan.repeats}")
-            actions = _actions(rng, plan.steps, plan.worlds)
+            actions = _actions(rng, plan.steps, plan.num_envs)
             timings = {("reset", OFFICIAL): official.reset()}
             timings |= {("reset", name): envs.reset(plan.resets) for name, envs in mine.items()}
             timings["physics", OFFICIAL], states = official.step(actions)
@@ -133,7 +133,9 @@ def _physics(
                         found.setdefault(key, []).append(timing)
     used = official.memory()
     counts = {("reset", OFFICIAL): 1, ("reset", OURS): plan.resets}
-    rows = [row(task.name, *key, timings, plan.worlds * counts.get(key, plan.steps)) for key, timings in found.items()]
+    rows = [
+        row(task.name, *key, timings, plan.num_envs * counts.get(key, plan.steps)) for key, timings in found.items()
+    ]
     return rows, used, gap
 
 
@@ -142,24 +144,24 @@ def _cameras(
 ) -> tuple[list[Row], float]:
     """Decisions of 8 steps with two cameras; the largest difference too."""
     say("starting the official processes with cameras")
-    official.start(task, plan.worlds, cameras=True, size=IMAGE_SIZE)
+    official.start(task, plan.num_envs, cameras=True, size=IMAGE_SIZE)
     found: dict[str, list[Timing]] = {OFFICIAL: [], OURS: [], PLAIN: []}
     gap, steps = 0.0, CHUNK * plan.decisions
     with ExitStack() as stack:
         mine = {
-            name: stack.enter_context(closing(OurEnvs(task, plan.worlds, IMAGE_SIZE, pictures=name == OURS)))
+            name: stack.enter_context(closing(OurEnvs(task, plan.num_envs, IMAGE_SIZE, pictures=name == OURS)))
             for name in (OURS, PLAIN)
         }
         for repeat in range(plan.repeats + 1):
             say(f"cameras, repeat {repeat} of {plan.repeats}")
-            actions = _actions(rng, steps, plan.worlds)
+            actions = _actions(rng, steps, plan.num_envs)
             timing, states = official.step(actions)
             timings = {OFFICIAL: timing} | {name: envs.step(actions, CHUNK) for name, envs in mine.items()}
             gap = max(gap, *(envs.distance(states) for envs in mine.values()))
             if repeat:
                 for name, each in timings.items():
                     found[name].append(each)
-    return [row(task.name, "cameras", name, each, plan.worlds * steps) for name, each in found.items()], gap
+    return [row(task.name, "cameras", name, each, plan.num_envs * steps) for name, each in found.items()], gap
 
 
 def pick(root: Path, count: int) -> list[str]:
@@ -202,7 +204,7 @@ def run(
         rows = [asdict(row) for each in figures for row in each.rows]
         setup = {
             "tasks": ", ".join(names),
-            "worlds": plan.worlds,
+            "worlds": plan.num_envs,
             "chunk": CHUNK,
             "eras": "current, published" if without is None else "current",
             "renderer": "osmesa",

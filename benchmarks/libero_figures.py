@@ -16,10 +16,10 @@ CHUNK = 8
 """Control steps a decision."""
 OURS, PLAIN, PUBLISHED, OFFICIAL = "ours", "ours, plain frames", "ours, published era", "official"
 MEANING = {
-    OURS: "NativeVecEnv, controller 'exact'; chunks of 8 steps; two cameras once a chunk, the official pixels",
+    OURS: "MujocoVecEnv, controller 'exact'; chunks of 8 steps; two cameras once a chunk, the official pixels",
     PLAIN: "the same, but frames without shadows, antialiasing and reflections (env.render_quality fast)",
     PUBLISHED: "as the first, with the contacts of MuJoCo 3.1 to 3.3 (env.era published); its states are others",
-    OFFICIAL: "SubprocVectorEnv, a process a world, step by step; two cameras after every step",
+    OFFICIAL: "SubprocVectorEnv, a process an env, step by step; two cameras after every step",
 }
 CAVEATS = (
     "reset: env.reset() and set_init_state() without cameras; the official one takes longer with them. Ours "
@@ -38,7 +38,7 @@ CAVEATS = (
 class Row:
     """Milliseconds of one contender on one task: medians over the repeats, and extremes.
 
-    of: 'physics' and 'cameras' count a control step of one world, 'reset' a reset of one.
+    of: 'physics' and 'cameras' count a control step of one env, 'reset' a reset of one.
     """
 
     task: str
@@ -55,7 +55,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Megabytes of one more world, without cameras."""
+    """Megabytes of one more env, without cameras."""
 
     task: str
     ours: float
@@ -74,7 +74,7 @@ class TaskFigures:
 
 
 def row(task: str, of: str, contender: str, timings: Sequence[Timing], count: int) -> Row:
-    """Medians and extremes of the repeats. count: steps or resets of single worlds in each."""
+    """Medians and extremes of the repeats. count: steps or resets of single envs in each."""
     cpu, wall = ([1e3 * getattr(t, kind) / count for t in timings] for kind in ("cpu", "wall"))
     return Row(
         task,
@@ -149,7 +149,7 @@ def show(console: Console, figures: Sequence[TaskFigures], ratios: Mapping[str, 
     console.print(_parts(figures))
     for each in figures:
         memory = each.memory
-        console.print(f"{_suite(memory.task)}: one more world {memory.official:.0f} MB, ours {memory.ours:.2f} MB")
+        console.print(f"{_suite(memory.task)}: one more env {memory.official:.0f} MB, ours {memory.ours:.2f} MB")
     for name, meaning in MEANING.items():
         console.print(f"  {name}: {meaning}", highlight=False)
     for text in CAVEATS:
@@ -160,7 +160,7 @@ def show(console: Console, figures: Sequence[TaskFigures], ratios: Mapping[str, 
 
 
 def _times(figures: Sequence[TaskFigures]) -> Table:
-    table = Table(title="milliseconds of one world: of a reset, or of a control step")
+    table = Table(title="milliseconds of one env: of a reset, or of a control step")
     for name in ("task", "of", "contender", "CPU", "from-to", "wall", "from-to"):
         table.add_column(name, justify="left" if name in ("task", "of", "contender") else "right")
     for each in figures:

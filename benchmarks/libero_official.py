@@ -50,7 +50,7 @@ class OfficialEnvs:
             )
 
     def start(self, task: LiberoTask, count: int, cameras: bool, size: int) -> None:
-        """N worlds of `task` in its first initial states. UserError when it was exported from other assets."""
+        """N envs of `task` in its first initial states. UserError when it was exported from other assets."""
         answer = self._ask("start", task=task.name, count=count, cameras=cameras, size=size)
         if set(answer["stand_ins"]) != set(task.approximate):
             differ = sorted(set(answer["stand_ins"]) ^ set(task.approximate))
@@ -60,11 +60,11 @@ class OfficialEnvs:
             )
 
     def reset(self) -> Timing:
-        """All worlds to their first states."""
+        """All envs to their first states."""
         return _timing(self._ask("reset"))
 
     def step(self, actions: Array) -> tuple[Timing, list[list[float]]]:
-        """Control steps with actions float [T, N, 7]; also each world's [time, qpos, qvel] after them."""
+        """Control steps with actions float [T, N, 7]; also each env's [time, qpos, qvel] after them."""
         answer = self._ask("step", actions=actions.tolist())
         return _timing(answer), answer["states"]
 

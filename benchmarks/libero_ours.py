@@ -1,4 +1,4 @@
-"""Our side of `bench libero`: NativeVecEnv on exported tasks, measured as the official side is."""
+"""Our side of `bench libero`: MujocoVecEnv on exported tasks, measured as the official side is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 
 from embodied_rl.benchmarks.libero_official import Timing
 from embodied_rl.sim.libero.tasks import LiberoTask, load_task
-from embodied_rl.sim.mujoco.vec_env import ACTION_DIM, NativeVecEnv
+from embodied_rl.sim.mujoco.vec_env import ACTION_DIM, MujocoVecEnv
 from embodied_rl.sim.render.gl import GlRenderer
 from embodied_rl.types import Array, EpisodeSpec
 
@@ -31,7 +31,7 @@ class OurEnvs:
 
     def __init__(self, task: LiberoTask, count: int, size: int, *, pictures: bool | None = None) -> None:
         renderer = GlRenderer("osmesa", pictures=pictures) if pictures is not None else None
-        self._envs = NativeVecEnv([task], count, image_size=size, renderer=renderer, stop_at_success=False)
+        self._envs = MujocoVecEnv([task], count, image_size=size, renderer=renderer, stop_at_success=False)
         self._slots = list(range(count))
         self._specs = [EpisodeSpec(env_id, task.name, env_id, 0) for env_id in self._slots]
         self._out = self._envs.new_observation(count) if renderer is not None else None
@@ -63,7 +63,7 @@ class OurEnvs:
         return timing
 
     def distance(self, states: list[list[float]]) -> float:
-        """Largest difference of a joint position to other worlds' [time, qpos, qvel]."""
+        """Largest difference of a joint position to other envs' [time, qpos, qvel]."""
         gaps = [0.0]
         for env_id, state in zip(self._slots, states, strict=True):
             qpos = self._envs.data(env_id).qpos
@@ -83,7 +83,7 @@ def slot_bytes(root: Path, name: str, count: int) -> float:
 
 def _slot_bytes(root: Path, name: str, count: int) -> float:
     task = load_task(root, name)
-    envs = NativeVecEnv([task], 1 + count, stop_at_success=False)
+    envs = MujocoVecEnv([task], 1 + count, stop_at_success=False)
     run = _run_slots(envs, task)
     run([0])
     gc.collect()
@@ -95,7 +95,7 @@ def _slot_bytes(root: Path, name: str, count: int) -> float:
     return added / count
 
 
-def _run_slots(envs: NativeVecEnv, task: LiberoTask) -> Callable[[list[int]], None]:
+def _run_slots(envs: MujocoVecEnv, task: LiberoTask) -> Callable[[list[int]], None]:
     def run(env_ids: list[int]) -> None:
         envs.reset(env_ids, [EpisodeSpec(env_id, task.name, env_id % len(task.init_states), 0) for env_id in env_ids])
         for _ in range(_WARM_CHUNKS):  # pages count once they are used

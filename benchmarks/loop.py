@@ -1,6 +1,6 @@
 """`embodied-rl bench loop`: decisions a second of the whole training loop, and where the time goes.
 
-The preset, the policy, the worlds and the classes are those of `embodied-rl train tabletop --policy openvla`: worlds
+The preset, the policy, the envs and the classes are those of `embodied-rl train tabletop --policy openvla`: envs
 render, the policy acts, physics runs a chunk, rows are gathered, the learner takes its optimiser steps. An iteration's
 decisions are all that were simulated; its time is all that passed until its update was done. Evaluation, checkpoints
 and films are not part of it.
@@ -225,7 +225,7 @@ def run(json_path: Path | None, quick: bool = False) -> None:
         }
         iterations = measure(config, env, policy, tasks, measured, progress)
     rows, ratios = stage_rows(iterations), ratios_of(iterations)
-    console.print(_table(rows, f"{setup['suite']}; {setup['algorithm']}, {setup['num_envs']} worlds"))
+    console.print(_table(rows, f"{setup['suite']}; {setup['algorithm']}, {setup['num_envs']} envs"))
     for name, value in setup.items():
         console.print(f"  {name:<23}{value}", highlight=False, soft_wrap=True)
     console.print(

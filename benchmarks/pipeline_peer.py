@@ -1,6 +1,6 @@
-"""The main peer's loop on our worlds, for `pipeline_real`: all begin together and all go on to the horizon.
+"""The main peer's loop on our envs, for `pipeline_real`: all begin together and all go on to the horizon.
 
-A world whose task is done is simulated, drawn and asked for further actions until its time is up, and the rows of that
+An env whose task is done is simulated, drawn and asked for further actions until its time is up, and the rows of that
 go through forward and backward pass with weight 0. What is learned is the same as everywhere else.
 """
 
@@ -171,7 +171,7 @@ class PeerLoop:
 
 
 def first_success(result: ChunkResult) -> ChunkResult:
-    """A chunk that went on after success, as if it had stopped there; `truncated` stays, as the world's."""
+    """A chunk that went on after success, as if it had stopped there; `truncated` stays, as the env's."""
     done = (result.reward > 0).cumsum(dim=1)
     reward = result.reward.where((done == 1) & (result.reward > 0), 0.0)
     steps = ((done == 0).sum(dim=1) + 1).int().where(result.success, result.steps_taken)

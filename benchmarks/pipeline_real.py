@@ -1,9 +1,9 @@
 """The real part of `embodied-rl bench pipeline`: the small OpenVLA learns on the tabletop under each scheduler.
 
-Preset, policy and worlds are those of `bench loop`, with whole groups as minibatches for all schedulers, since `stream`
+Preset, policy and envs are those of `bench loop`, with whole groups as minibatches for all schedulers, since `stream`
 needs them, and updates of policy and critic from the start. Two contenders render after every control step, as the main
-peer's LIBERO environments do. In 'peer' all worlds begin together and go on to the horizon with weight 0, as in the
-peer's loop (`pipeline_peer`). 'lockstep' is the serial loop, whose worlds are refilled at once. Decisions are those
+peer's LIBERO environments do. In 'peer' all envs begin together and go on to the horizon with weight 0, as in the
+peer's loop (`pipeline_peer`). 'lockstep' is the serial loop, whose envs are refilled at once. Decisions are those
 until an episode is over. Every scheduler has the env groups and threads that `train` gives it.
 
 All are opened and do one iteration that does not count; then they take turns of one iteration each (the same episodes
@@ -154,8 +154,8 @@ def iterations(way: Way, config: TrainConfig, make_policy: MakePolicy = shipped_
     sampler = EpisodeSampler(config.seed, {t.name: list(t.train_states) for t in tasks}, algorithm.group_size)
     clock = make_profiler(way.scheduler, max_spans=_MOST_SPANS)
     cameras = policy.config.num_cameras
-    worlds = open_env(tasks, env_config, policy.config.image_size, cameras=cameras, stop_at_success=not way.peer)
-    with tempfile.TemporaryDirectory() as dumps, worlds as env:
+    simulated = open_env(tasks, env_config, policy.config.image_size, cameras=cameras, stop_at_success=not way.peer)
+    with tempfile.TemporaryDirectory() as dumps, simulated as env:
         learner = Learner(
             policy,
             algorithm,
@@ -201,11 +201,11 @@ def _scheduler(
     clock: Profiler,
     groups: int,
 ) -> Scheduler | PeerLoop:
-    worlds = RendersEachStep(env) if way.each_step else env
+    simulated = RendersEachStep(env) if way.each_step else env
     if isinstance(algorithm, PPOWithMaskedRows):
-        return PeerLoop(worlds, policy, sampler, algorithm, clock, groups)
+        return PeerLoop(simulated, policy, sampler, algorithm, clock, groups)
     return make_scheduler(
-        way.scheduler, worlds, learner, sampler, clock, Callbacks(), groups=groups, workers=cpu_count()
+        way.scheduler, simulated, learner, sampler, clock, Callbacks(), groups=groups, workers=cpu_count()
     )
 
 

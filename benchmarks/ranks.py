@@ -1,6 +1,6 @@
 """`embodied-rl bench ranks`: the training loop in two ranks of one thread each, against one process with two threads.
 
-Both are the command `embodied-rl train tabletop` with the same worlds, episodes and seed, on the CPU, and take turns.
+Both are the command `embodied-rl train tabletop` with the same envs, episodes and seed, on the CPU, and take turns.
 There is nothing to win here, as both use the same cores: the ratio shows what dealing, exchanging and summing cost.
 """
 
@@ -60,10 +60,10 @@ def run(json_path: Path | None, quick: bool) -> None:
 
 
 def _train(name: str, ranks: int, quick: bool) -> RanksRow:
-    iterations, episodes, worlds = (2, 4, 2) if quick else (1 + ITERATIONS, 16, 16)
+    iterations, episodes, envs = (2, 4, 2) if quick else (1 + ITERATIONS, 16, 16)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        sizes = ("--iterations", iterations, "--rollout.episodes-per-iteration", episodes, "--env.num-envs", worlds)
+        sizes = ("--iterations", iterations, "--rollout.episodes-per-iteration", episodes, "--env.num-envs", envs)
         options = ("--learner.num-processes", ranks, "--checkpoint.every", iterations, "--output", out)
         command = [sys.executable, "-m", "embodied_rl", "train", "tabletop", *map(str, (*sizes, *options)), *_OPTIONS]
         # in sessions of their own, as ranks are: Linux shares cores out by session

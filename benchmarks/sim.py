@@ -1,7 +1,7 @@
 """`embodied-rl bench sim`: our simulation engine against gymnasium's vector environments and MuJoCo's own batch, over
 the same task.
 
-What is measured, for N worlds: control steps a second and CPU milliseconds a step, physics alone and with two 128x128
+What is measured, for N envs: control steps a second and CPU milliseconds a step, physics alone and with two 128x128
 cameras. Ours steps chunks of 8 and draws once a decision; the others step one by one and draw after every step, as the
 field's trainers do. Repeats of all contenders are interleaved; the table shows medians and the spread.
 """
@@ -26,7 +26,7 @@ from rich.table import Table
 from embodied_rl.benchmarks.batch_env import BatchContender, has_batch
 from embodied_rl.benchmarks.gym_envs import BindingsEnv, KernelEnv, TaskEnv
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
-from embodied_rl.sim.mujoco.vec_env import ACTION_DIM, NativeVecEnv
+from embodied_rl.sim.mujoco.vec_env import ACTION_DIM, MujocoVecEnv
 from embodied_rl.sim.render import make_renderer
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.types import Array, EpisodeSpec
@@ -41,9 +41,9 @@ OURS, SYNC, ASYNC = "ours", "sync", "async"
 KERNEL_SYNC, KERNEL_ASYNC = "kernel sync", "kernel async"
 BATCH = "mujoco batch"
 CONTENDERS = {
-    OURS: "NativeVecEnv: compiled kernel, threads, chunks of 8, cameras once a chunk",
+    OURS: "MujocoVecEnv: compiled kernel, threads, chunks of 8, cameras once a chunk",
     SYNC: "SyncVectorEnv; Python loop over 25 substeps, numpy controller, cameras every step",
-    ASYNC: "AsyncVectorEnv (a process a world); otherwise as sync",
+    ASYNC: "AsyncVectorEnv (a process an env); otherwise as sync",
     KERNEL_SYNC: "SyncVectorEnv; our compiled kernel for each single step, cameras every step",
     KERNEL_ASYNC: "AsyncVectorEnv; otherwise as kernel sync",
 }
@@ -53,7 +53,7 @@ if has_batch():
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """steps_per_s, cpu_ms: medians over the repeats; low, high: extremes of steps_per_s. A step is one world's."""
+    """steps_per_s, cpu_ms: medians over the repeats; low, high: extremes of steps_per_s. A step is one env's."""
 
     contender: str
     mode: str
@@ -70,7 +70,7 @@ class _Ours:
         task = load_suite(SUITE)[TASK]
         renderer = make_renderer("auto", [task.build_visual()])
         self.renderer = renderer.name
-        self._env = NativeVecEnv([task], count, image_size=IMAGE_SIZE, renderer=renderer)
+        self._env = MujocoVecEnv([task], count, image_size=IMAGE_SIZE, renderer=renderer)
         self._mode = mode
         self._slots = list(range(count))
         self._out = self._env.new_observation(count)

@@ -12,7 +12,7 @@ import torch
 from embodied_rl.policies.openvla.config import nano
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 from embodied_rl.rng import DecisionRng
-from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
+from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.sim.render import make_renderer
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.types import EpisodeSpec
@@ -25,7 +25,7 @@ _BALL = """<mujoco><worldbody>
 def simulate_and_act() -> None:
     """The simulator's step, the ray caster, and a policy that decides, is evaluated and learns."""
     (task,) = load_suite("tabletop_spatial")[:1]
-    env = NativeVecEnv([task], 1, renderer=make_renderer("raycast", ()), image_size=nano().image_size)
+    env = MujocoVecEnv([task], 1, renderer=make_renderer("raycast", ()), image_size=nano().image_size)
     try:
         env.reset([0], [EpisodeSpec(0, task.name, 0, 0)])
         env.step([0], torch.zeros(1, 1, 7))

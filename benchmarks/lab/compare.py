@@ -3,7 +3,7 @@
     python -m embodied_rl.benchmarks.lab.compare --count 10
     python -m embodied_rl.benchmarks.lab.compare --suites libero_goal --count 3 --official DIR
 
-Runs the official environment (OSMesa) and NativeVecEnv ('exact') from the same initial state with the same actions, on
+Runs the official environment (OSMesa) and MujocoVecEnv ('exact') from the same initial state with the same actions, on
 this MuJoCo version. Missing asset files have the same stand-ins on both sides. Prints a line a task and a table by
 suite; the exit code says whether every difference is 0.
 """
@@ -29,7 +29,7 @@ from embodied_rl.sim.libero.install.kept import find_official, source_of
 from embodied_rl.sim.libero.install.report import progress_bars
 from embodied_rl.sim.libero.tasks import LiberoTask, load_task, suites, tasks
 from embodied_rl.sim.mujoco.indicators import FIRST_GROUP
-from embodied_rl.sim.mujoco.vec_env import CAMERAS, NativeVecEnv
+from embodied_rl.sim.mujoco.vec_env import CAMERAS, MujocoVecEnv
 from embodied_rl.sim.render.gl import GlRenderer
 from embodied_rl.types import Array, EpisodeSpec
 from embodied_rl.utils.cache_dir import cache_dir
@@ -110,7 +110,7 @@ def compare(task: LiberoTask, recorded: dict[str, Array]) -> Difference:
         lit = tuple(FIRST_GROUP + i for i, site in enumerate(sites) if alpha[site] > 0)
         renderer.render(scene, xpos, xmat, CAMERAS, out, lit)
         drawn = max(drawn, _gap(out, image))
-    env = NativeVecEnv(
+    env = MujocoVecEnv(
         [task], 1, image_size=size, renderer=renderer, threads=1, controller="exact", stop_at_success=False
     )
     env.reset([0], [EpisodeSpec(0, task.name, 0, 0)])

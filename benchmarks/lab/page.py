@@ -20,8 +20,8 @@ Figures = Mapping[str, Any]
 
 
 def sim_table(figures: Figures) -> list[str]:
-    """A row a contender, mode and number of worlds."""
-    head = ["contender", "mode", "worlds", "steps/s", "lowest to highest", "CPU ms a step"]
+    """A row a contender, mode and number of envs."""
+    head = ["contender", "mode", "envs", "steps/s", "lowest to highest", "CPU ms a step"]
     rows = [
         [
             row["contender"],
@@ -48,7 +48,7 @@ def loop_table(figures: Figures) -> list[str]:
 
 def libero_table(figures: Figures) -> list[str]:
     """A row a task, what is timed, and contender; then memory; then where a control step of ours goes."""
-    head = ["task, of one world", "contender", "CPU ms", "lowest to highest", "wall ms", "lowest to highest"]
+    head = ["task, of one env", "contender", "CPU ms", "lowest to highest", "wall ms", "lowest to highest"]
     rows = [
         [
             f"{_suite(row['task'])}: {'control step, ' if row['of'] != 'reset' else ''}{row['of']}",
@@ -69,7 +69,7 @@ def libero_table(figures: Figures) -> list[str]:
     return [
         *table(head, rows),
         "",
-        *table(["one more world, without cameras", "official, MB", "ours, MB"], memory),
+        *table(["one more env, without cameras", "official, MB", "ours, MB"], memory),
         "",
         *table(["CPU ms of our control step", *figures["parts"][0]], parts),
     ]

@@ -18,7 +18,7 @@ from embodied_rl.rng import EpisodeStream, philox
 from embodied_rl.sim import tabletop
 from embodied_rl.sim.libero import expert as libero_expert
 from embodied_rl.sim.libero.protocol import Protocol
-from embodied_rl.sim.mujoco.vec_env import CAMERAS, NativeVecEnv
+from embodied_rl.sim.mujoco.vec_env import CAMERAS, MujocoVecEnv
 from embodied_rl.sim.tabletop import expert as tabletop_expert
 from embodied_rl.types import Array
 
@@ -34,7 +34,7 @@ def open_bench(tasks: Sequence[SuiteTask], config: MujocoConfig, chosen: Protoco
     settings = replace(config, num_envs=1, num_threads=1, processes=None)
     view = View(image_size=image_size, cameras=len(CAMERAS), protocol=chosen)
     with open_tasks(of_scenes(suite_named(tasks[0].suite), tasks), settings, view) as env:
-        assert isinstance(env.simulator, NativeVecEnv)
+        assert isinstance(env.simulator, MujocoVecEnv)
         yield Bench(env, _Experts(env.simulator, tasks))
 
 
@@ -47,7 +47,7 @@ def hold_bench(bench: AbstractContextManager[Bench]) -> Bench:
 class _Experts:
     """Makes the expert of the episode that is in env 0 now."""
 
-    def __init__(self, env: NativeVecEnv, tasks: Sequence[SuiteTask]) -> None:
+    def __init__(self, env: MujocoVecEnv, tasks: Sequence[SuiteTask]) -> None:
         self._env = env
         self._tasks = {task.name: task for task in tasks}
         self._surfaces: dict[str, libero_expert.Surface] = {}
@@ -64,7 +64,7 @@ class _Experts:
 
 
 class _Tabletop:
-    def __init__(self, env: NativeVecEnv, expert: tabletop_expert.Expert) -> None:
+    def __init__(self, env: MujocoVecEnv, expert: tabletop_expert.Expert) -> None:
         self._env, self._expert = env, expert
         expert.reset()
 
@@ -74,7 +74,7 @@ class _Tabletop:
 
 
 class _Libero:
-    def __init__(self, env: NativeVecEnv, expert: libero_expert.Expert) -> None:
+    def __init__(self, env: MujocoVecEnv, expert: libero_expert.Expert) -> None:
         self._env, self._expert = env, expert
 
     def act(self) -> Array:

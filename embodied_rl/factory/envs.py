@@ -71,11 +71,11 @@ def open_env(
     announce_compilation()
     from embodied_rl.factory.tasks import ladders_dir
     from embodied_rl.sim.mujoco.episodes import TASKS_OWN
-    from embodied_rl.sim.mujoco.factory import NativeFactory
+    from embodied_rl.sim.mujoco.factory import MujocoFactory
     from embodied_rl.sim.state.staged import Shaping
     from embodied_rl.sim.wrappers.subprocess_env import ProcessVecEnv
 
-    factory = NativeFactory(
+    factory = MujocoFactory(
         tuple(tasks),
         "auto" if config.renderer == "warp" else config.renderer,
         official=exact,

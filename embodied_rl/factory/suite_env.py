@@ -11,7 +11,7 @@ import torch
 
 from embodied_rl.errors import UserError
 from embodied_rl.rollout.sampler import TaskStates
-from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
+from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.sim.wrappers.protocol_env import ProtocolEnv
 from embodied_rl.sim.wrappers.subprocess_env import ProcessVecEnv
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
@@ -58,7 +58,7 @@ class SuiteEnv:
         Raises:
             UserError: it was opened without a state.
         """
-        if not self.info.state_dim or not isinstance(self._env, NativeVecEnv | ProcessVecEnv):
+        if not self.info.state_dim or not isinstance(self._env, MujocoVecEnv | ProcessVecEnv):
             raise UserError("this environment has no state: open it with state=True.")
         return self._env.state(env_ids)
 

@@ -12,7 +12,7 @@ from embodied_rl.utils.console import tell_once
 
 if TYPE_CHECKING:
     from embodied_rl.sim.mujoco.task import MujocoTask
-    from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
+    from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
     from embodied_rl.sim.render import Choice
     from embodied_rl.sim.warp.randomize import Randomization
     from embodied_rl.vec_env import VecEnv
@@ -69,15 +69,15 @@ def open_warp(tasks: Sequence[MujocoTask], asked: WarpRequest, *, state: bool) -
     )
 
 
-def drawn_by_warp(native: NativeVecEnv, cameras: int, device: str, config: SceneConfig, *, exact: bool) -> VecEnv:
-    """`native`, opened with cameras=0, with pictures by MuJoCo Warp; closed where it can't be drawn."""
+def drawn_by_warp(physics: MujocoVecEnv, cameras: int, device: str, config: SceneConfig, *, exact: bool) -> VecEnv:
+    """`physics`, opened with cameras=0, with images by MuJoCo Warp; closed where it can't be drawn."""
     try:
         _prepare()
         from embodied_rl.sim.warp.drawn_env import WarpDrawnEnv
 
-        return WarpDrawnEnv(native, cameras=cameras, device=device, exact=exact, randomize=randomization(config))
+        return WarpDrawnEnv(physics, cameras=cameras, device=device, exact=exact, randomize=randomization(config))
     except BaseException:
-        native.close()
+        physics.close()
         raise
 
 

@@ -37,7 +37,7 @@ _log = logging.getLogger("embodied_rl.gymnasium")
 
 
 @dataclass(slots=True)
-class _World:
+class _SubEnv:
     """What an env id holds now.
 
     seen: its last sound observation; None where its reset broke. instruction: of its episode; '' where none is said.
@@ -120,50 +120,50 @@ class GymnasiumVecEnv:
             instructed=bool(self._read.instruction) or all(found.instruction for found in probed),
             reads=tuple(self._layout.describe()),
         )
-        self._worlds: list[_World | None] = [None] * num_envs
+        self._sub_envs: list[_SubEnv | None] = [None] * num_envs
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         """As `VecEnv.reset`."""
         check_env_ids(env_ids, self.num_envs)
         check_counts(env_ids, episodes)
         for env_id, spec in zip(env_ids, episodes, strict=True):
-            world = self._world(env_id, spec.task)
-            world.seen, world.steps, world.over = None, 0, False
+            sub_env = self._sub_env(env_id, spec.task)
+            sub_env.seen, sub_env.steps, sub_env.over = None, 0, False
             try:
-                begun = begin(world.env, self._layout, spec.init_state, spec.seed)
-                world.seen, world.instruction = begun.seen, begun.instruction
+                begun = begin(sub_env.env, self._layout, spec.init_state, spec.seed)
+                sub_env.seen, sub_env.instruction = begun.seen, begun.instruction
             except UserError:
                 raise
             except Exception as error:  # noqa: BLE001 - an env raises what it likes
-                self._lose(world, f"initial state {spec.init_state}, reset", error)
+                self._lose(sub_env, f"initial state {spec.init_state}, reset", error)
 
     def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         """As `VecEnv.step`."""
         array = bounded_actions(actions, len(env_ids), self.info)
         check_env_ids(env_ids, self.num_envs)
-        running = [self._worlds[env_id] for env_id in env_ids]
-        for env_id, world in zip(env_ids, running, strict=True):
-            if world is None or world.over:
+        running = [self._sub_envs[env_id] for env_id in env_ids]
+        for env_id, sub_env in zip(env_ids, running, strict=True):
+            if sub_env is None or sub_env.over:
                 raise ValueError(f"env {env_id} holds no running episode: reset it first")
         out = ChunkResult.zeros(len(running), array.shape[1])
-        for row, world in enumerate(running):
-            assert world is not None
-            self._run(world, array[row], out, row)
+        for row, sub_env in enumerate(running):
+            assert sub_env is not None
+            self._run(sub_env, array[row], out, row)
         return out
 
     def observe(self, env_ids: Sequence[int], out: Observation) -> Sequence[int] | None:
         """As `VecEnv.observe`. The instruction is the env's id where neither the env nor its user says another."""
         broken: list[int] = []
         for row, env_id in enumerate(env_ids):
-            world = self._held(env_id)
-            out.instruction[row] = self._read.instruction or world.instruction or self._ids[world.task]
-            if world.seen is None:
+            sub_env = self._held(env_id)
+            out.instruction[row] = self._read.instruction or sub_env.instruction or self._ids[sub_env.task]
+            if sub_env.seen is None:
                 broken.append(row)
                 continue
-            out.images[row] = torch.from_numpy(world.seen.images).reshape(out.images[row].shape)
-            out.proprio[row] = torch.from_numpy(world.seen.proprio)
+            out.images[row] = torch.from_numpy(sub_env.seen.images).reshape(out.images[row].shape)
+            out.proprio[row] = torch.from_numpy(sub_env.seen.proprio)
             if out.state is not None:
-                out.state[row] = torch.from_numpy(world.seen.state)
+                out.state[row] = torch.from_numpy(sub_env.seen.state)
         return broken or None
 
     def frame(self, env_id: int, camera: str, size: int) -> Array:
@@ -175,17 +175,17 @@ class GymnasiumVecEnv:
             NotImplementedError: It draws nothing, or something that drawing needs is not installed.
             SimulatorFailed: It raised something else.
         """
-        world = self._held(env_id)
-        name = self._ids[world.task]
+        sub_env = self._held(env_id)
+        name = self._ids[sub_env.task]
         if camera in self._layout.cameras:
-            if world.seen is None:
+            if sub_env.seen is None:
                 raise SimulatorFailed(f"{name} broke before it showed anything.")
-            return _squared(world.seen.images[self._layout.cameras.index(camera)], size)
-        if world.env.render_mode != _PICTURE:
+            return _squared(sub_env.seen.images[self._layout.cameras.index(camera)], size)
+        if sub_env.env.render_mode != _PICTURE:
             raise NotImplementedError(f"{name} draws no pictures.")
         try:
             with _headless_gl():
-                picture = world.env.render()
+                picture = sub_env.env.render()
             return _squared(picture, size)
         except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
             raise NotImplementedError(f"{name} can't be drawn: {one_line(error)}") from error
@@ -198,54 +198,54 @@ class GymnasiumVecEnv:
 
     def close(self) -> None:
         """Close every environment."""
-        for env_id, world in enumerate(self._worlds):
-            if world is not None:
-                close(world.env)
-                self._worlds[env_id] = None
+        for env_id, sub_env in enumerate(self._sub_envs):
+            if sub_env is not None:
+                close(sub_env.env)
+                self._sub_envs[env_id] = None
 
-    def _world(self, env_id: int, task: str) -> _World:
-        """The world of `env_id` with an env of `task`; another task's is closed."""
+    def _sub_env(self, env_id: int, task: str) -> _SubEnv:
+        """What `env_id` holds, with an env of `task`; another task's is closed."""
         if task not in self._ids:
             raise ValueError(f"there is no task '{task}' here")
-        world = self._worlds[env_id]
-        if world is not None and world.task == task and not world.lost:
-            return world
-        if world is not None:
-            close(world.env)
-        world = self._worlds[env_id] = _World(make(self._ids[task]), task)
-        return world
+        sub_env = self._sub_envs[env_id]
+        if sub_env is not None and sub_env.task == task and not sub_env.lost:
+            return sub_env
+        if sub_env is not None:
+            close(sub_env.env)
+        sub_env = self._sub_envs[env_id] = _SubEnv(make(self._ids[task]), task)
+        return sub_env
 
-    def _held(self, env_id: int) -> _World:
+    def _held(self, env_id: int) -> _SubEnv:
         check_env_ids([env_id], self.num_envs)
-        world = self._worlds[env_id]
-        if world is None:
+        sub_env = self._sub_envs[env_id]
+        if sub_env is None:
             raise ValueError(f"env {env_id} holds no episode: reset it first")
-        return world
+        return sub_env
 
-    def _run(self, world: _World, chunk: Array, out: ChunkResult, row: int) -> None:
+    def _run(self, sub_env: _SubEnv, chunk: Array, out: ChunkResult, row: int) -> None:
         """Run `chunk`, float32 [K, A], until the episode ends."""
         for k, action in enumerate(chunk):
-            world.steps += 1
+            sub_env.steps += 1
             out.steps_taken[row] = k + 1
             try:
-                if world.seen is None:
+                if sub_env.seen is None:
                     raise SimulatorFailed("its reset broke")
-                taken = advance(world.env, self._layout, self._actions.convert(action))
+                taken = advance(sub_env.env, self._layout, self._actions.convert(action))
             except UserError:
                 raise
             except Exception as error:  # noqa: BLE001 - an env raises what it likes
-                if world.seen is not None:
-                    self._lose(world, f"control step {world.steps}", error)
-                world.over = True
+                if sub_env.seen is not None:
+                    self._lose(sub_env, f"control step {sub_env.steps}", error)
+                sub_env.over = True
                 out.failed[row] = True
                 return
-            world.seen = taken.seen
+            sub_env.seen = taken.seen
             out.reward[row, k] = taken.reward
             out.success[row] |= bool(taken.success)
             out.terminated[row] = taken.terminated
-            out.truncated[row] = not taken.terminated and (taken.truncated or world.steps >= self._horizons[world.task])
+            out.truncated[row] = not taken.terminated and (taken.truncated or sub_env.steps >= self._horizons[sub_env.task])
             if taken.terminated or out.truncated[row]:
-                world.over = True
+                sub_env.over = True
                 return
 
     def _probe(self, task: str) -> Probed:
@@ -255,13 +255,13 @@ class GymnasiumVecEnv:
         except UserError as error:
             raise UserError(f"{name}: {error}") from error
 
-    def _lose(self, world: _World, where: str, error: Exception) -> None:
+    def _lose(self, sub_env: _SubEnv, where: str, error: Exception) -> None:
         """The env raised, or gave what it should not: say it once, and trust it no more."""
-        world.lost = True
+        sub_env.lost = True
         text = one_line(error)
         if text not in self._said:
             self._said.add(text)
-            _log.warning("%s broke (%s): %s: %s", self._ids[world.task], where, type(error).__name__, text)
+            _log.warning("%s broke (%s): %s: %s", self._ids[sub_env.task], where, type(error).__name__, text)
 
 
 def make(name: str) -> gymnasium.Env[Any, Any]:

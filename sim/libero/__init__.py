@@ -1,4 +1,4 @@
-"""LIBERO's official tasks under the native engine: exported tasks, protocols, and a replay of recorded episodes."""
+"""LIBERO's official tasks: what was exported, protocols, and a replay of recorded episodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ManiSkill on a GPU behind the contract: all worlds in one simulation, states and pictures stay on the card.
+"""ManiSkill on a GPU behind the contract: all envs in one simulation, states and pictures stay on the card.
 
 Written from ManiSkill's documentation; the tests run on machines without a GPU and cover only what they can.
 """
@@ -26,10 +26,10 @@ from embodied_rl.vec_env import EnvInfo
 
 
 class ManiSkillGpuVecEnv:
-    """`embodied_rl.vec_env.VecEnv` over N worlds of one task on a GPU.
+    """`embodied_rl.vec_env.VecEnv` over N envs of one task on a GPU.
 
-    A simulation on a GPU moves all of its worlds, so a running episode that `step` does not name is given up. Worlds
-    whose episode is over move on unseen: what they showed at the end is kept. Worlds are reset one at a time, since
+    A simulation on a GPU moves all of its envs, so a running episode that `step` does not name is given up. Envs
+    whose episode is over move on unseen: what they showed at the end is kept. Envs are reset one at a time, since
     ManiSkill draws a batch of starts from one seed. PhysX on a GPU repeats itself up to rounding only.
 
     Raises:
@@ -101,7 +101,7 @@ class ManiSkillGpuVecEnv:
             self._look(torch.tensor(list(env_ids), device=self._state.device))
 
     def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
-        """Run up to K control steps of all worlds; running episodes that `env_ids` does not name are given up."""
+        """Run up to K control steps of all envs; running episodes that `env_ids` does not name are given up."""
         arrays = self._bounded(actions, len(env_ids))
         check_env_ids(env_ids, self.num_envs)
         rows = torch.tensor(list(env_ids), device=self._state.device)
@@ -129,7 +129,7 @@ class ManiSkillGpuVecEnv:
         native, terminated = native[rows].float(), terminated[rows]
         success = info["success"][rows] if "success" in info else torch.zeros_like(running)
         fine = torch.isfinite(state[rows]).all(dim=1) & torch.isfinite(native)
-        sound = running & fine  # of a broken world the last sound state is what is seen
+        sound = running & fine  # of a broken env the last sound state is what is seen
         self._state[rows[sound]] = state[rows[sound]]
         if self.info.proprio_dim:
             self._proprio[rows[sound]] = libero_proprio(self._env)[rows[sound]]
@@ -169,7 +169,7 @@ class ManiSkillGpuVecEnv:
         return scaled.clamp(-1, 1) if control.name == LIBERO else scaled
 
     def _look(self, env_ids: torch.Tensor) -> None:
-        """Keep what the cameras of these worlds see now."""
+        """Keep what the cameras of these envs see now."""
         seen = self._env._get_obs_sensor_data()
         for camera, name in enumerate(self.info.cameras):
             self._images[env_ids, camera] = seen[name]["rgb"][env_ids]

@@ -44,7 +44,7 @@ class Setup:
         return known[: self.cameras]
 
 
-class World:
+class SubEnv:
     """One environment of ManiSkill, and how far its episode is."""
 
     def __init__(self, task: ManiSkillTask, setup: Setup, mode: str | None = None) -> None:
@@ -134,8 +134,8 @@ class ManiSkillVecEnv:
         self._tasks = {task.name: task for task in tasks}
         opened = _open_all(tasks, self._setup)
         self._control = opened[0].control
-        self._worlds: dict[tuple[int, str], World] = {(0, one.world.task.name): one.world for one in opened}
-        self._held: list[World | None] = [None] * num_envs
+        self._sub_envs: dict[tuple[int, str], SubEnv] = {(0, one.sub_env.task.name): one.sub_env for one in opened}
+        self._held: list[SubEnv | None] = [None] * num_envs
         self._lock = threading.RLock()  # SAPIEN's environments share a renderer
         self.info = _describe(opened, self._setup, driver)
 
@@ -145,15 +145,15 @@ class ManiSkillVecEnv:
         check_episodes(env_ids, episodes, self._tasks)
         with self._lock:
             for env_id, spec in zip(env_ids, episodes, strict=True):
-                world = self._world(env_id, self._tasks[spec.task])
-                world.reset(int(world.task.init_states[spec.init_state]), self._setup)
-                self._held[env_id] = world
+                sub_env = self._sub_env(env_id, self._tasks[spec.task])
+                sub_env.reset(int(sub_env.task.init_states[spec.init_state]), self._setup)
+                self._held[env_id] = sub_env
 
-    def _world(self, env_id: int, task: ManiSkillTask) -> World:
+    def _sub_env(self, env_id: int, task: ManiSkillTask) -> SubEnv:
         key = (env_id, task.name)
-        if key not in self._worlds:
-            self._worlds[key] = World(task, self._setup, self._control.mode)
-        return self._worlds[key]
+        if key not in self._sub_envs:
+            self._sub_envs[key] = SubEnv(task, self._setup, self._control.mode)
+        return self._sub_envs[key]
 
     def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         """Run up to K control steps in each env, one env after the other.
@@ -164,17 +164,17 @@ class ManiSkillVecEnv:
         """
         arrays = self._control.map(bounded_actions(actions, len(env_ids), self.info))
         check_env_ids(env_ids, self.num_envs)
-        worlds = [self._world_of(env_id) for env_id in env_ids]
-        for env_id, world in zip(env_ids, worlds, strict=True):
-            if not world.live:
+        sub_envs = [self._sub_env_of(env_id) for env_id in env_ids]
+        for env_id, sub_env in zip(env_ids, sub_envs, strict=True):
+            if not sub_env.live:
                 raise ValueError(f"env {env_id} holds no running episode; reset it first")
         book = ChunkBook(*arrays.shape[:2])
         with self._lock:
-            for row, world in enumerate(worlds):
-                world.reward.begin_chunk(arrays.shape[1])
+            for row, sub_env in enumerate(sub_envs):
+                sub_env.reward.begin_chunk(arrays.shape[1])
                 for action in arrays[row]:
-                    book.add(row, world.step(action))
-                    if not world.live:
+                    book.add(row, sub_env.step(action))
+                    if not sub_env.live:
                         break
         return book.result()
 
@@ -183,13 +183,13 @@ class ManiSkillVecEnv:
         assert out.state is not None
         with self._lock:
             for row, env_id in enumerate(env_ids):
-                world = self._world_of(env_id)
-                out.state[row] = torch.from_numpy(world.state)
-                out.instruction[row] = world.task.instruction
+                sub_env = self._sub_env_of(env_id)
+                out.state[row] = torch.from_numpy(sub_env.state)
+                out.instruction[row] = sub_env.task.instruction
                 if self.info.proprio_dim:
-                    out.proprio[row] = torch.from_numpy(world.proprio())
+                    out.proprio[row] = torch.from_numpy(sub_env.proprio())
                 if self.info.cameras:
-                    out.images[row] = torch.from_numpy(world.images(self.info.cameras))
+                    out.images[row] = torch.from_numpy(sub_env.images(self.info.cameras))
 
     def frame(self, env_id: int, camera: str, size: int) -> Array:
         """Draw a camera of the robot, or 'render_camera' (or ''), ManiSkill's for people: uint8 [size, size, 3].
@@ -199,14 +199,14 @@ class ManiSkillVecEnv:
         import cv2
 
         with self._lock:
-            world = self._world_of(env_id)
+            sub_env = self._sub_env_of(env_id)
             if camera in ("", RENDER_CAMERA):
-                drawn = world.env.render_rgb_array(RENDER_CAMERA)
+                drawn = sub_env.env.render_rgb_array(RENDER_CAMERA)
                 if drawn is None:
-                    raise NotImplementedError(f"{world.task.name} has no camera '{RENDER_CAMERA}'")
+                    raise NotImplementedError(f"{sub_env.task.name} has no camera '{RENDER_CAMERA}'")
                 image = drawn[0].cpu().numpy()
             elif camera in self.info.cameras:
-                image = world.images([camera])[0]
+                image = sub_env.images([camera])[0]
             else:
                 raise UserError(f"unknown camera '{camera}'.{suggest(camera, [RENDER_CAMERA, *self.info.cameras])}")
         return np.asarray(cv2.resize(image, (size, size), interpolation=cv2.INTER_AREA), np.uint8)
@@ -217,16 +217,16 @@ class ManiSkillVecEnv:
 
     def close(self) -> None:
         """Close ManiSkill's environments."""
-        for world in self._worlds.values():
-            world.env.close()
-        self._worlds, self._held = {}, [None] * self.num_envs
+        for sub_env in self._sub_envs.values():
+            sub_env.env.close()
+        self._sub_envs, self._held = {}, [None] * self.num_envs
 
-    def _world_of(self, env_id: int) -> World:
+    def _sub_env_of(self, env_id: int) -> SubEnv:
         check_env_ids([env_id], self.num_envs)
-        world = self._held[env_id]
-        if world is None:
+        sub_env = self._held[env_id]
+        if sub_env is None:
             raise ValueError(f"env {env_id} holds no episode; reset it first")
-        return world
+        return sub_env
 
 
 def _row(state: torch.Tensor) -> Array:
@@ -236,16 +236,16 @@ def _row(state: torch.Tensor) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """The first world of a task, and what ManiSkill tells only once it is made."""
+    """The first env of a task, and what ManiSkill tells only once it is made."""
 
-    world: World
+    sub_env: SubEnv
     control: Control
     state_dim: int
     has_success: bool
 
     def why_not_beside(self, first: _Opened, cameras: bool) -> str | None:
         """What keeps this task out of an environment with `first`; None if nothing does."""
-        env, other = self.world.env, first.world.env
+        env, other = self.sub_env.env, first.sub_env.env
         if self.state_dim != first.state_dim:
             return f"has states of {self.state_dim} numbers, not {first.state_dim}"
         if not self.control.equals(first.control):
@@ -258,7 +258,7 @@ class _Opened:
 
 
 def _open_all(tasks: Sequence[ManiSkillTask], setup: Setup) -> list[_Opened]:
-    """A world of each task; UserError, and none of them, where they don't fit into one environment."""
+    """An env of each task; UserError, and none of them, where they don't fit into one environment."""
     opened: list[_Opened] = []
     try:
         for task in tasks:
@@ -268,34 +268,35 @@ def _open_all(tasks: Sequence[ManiSkillTask], setup: Setup) -> list[_Opened]:
                 raise UserError(f"{task.name} {reason}: train it apart from {tasks[0].name}.")
     except BaseException:
         for one in opened:
-            one.world.env.close()
+            one.sub_env.env.close()
         raise
     return opened
 
 
 def _open(task: ManiSkillTask, setup: Setup) -> _Opened:
-    """A world with the control that was asked for."""
-    world = World(task, setup)
+    """An env with the control that was asked for."""
+    sub_env = SubEnv(task, setup)
     try:
-        mode = pick_mode(setup.control, world.env, task.name)
-        if mode != world.env.control_mode:
-            world.env.close()
-            world = World(task, setup, mode)
-        control = describe_control(setup.control, world.env, task.name)
-        state, info = world.env.reset(seed=0)
-        world.paid(setup.reward, has_success="success" in info)  # raises where it has none to pay for
+        mode = pick_mode(setup.control, sub_env.env, task.name)
+        if mode != sub_env.env.control_mode:
+            sub_env.env.close()
+            sub_env = SubEnv(task, setup, mode)
+        control = describe_control(setup.control, sub_env.env, task.name)
+        state, info = sub_env.env.reset(seed=0)
+        sub_env.paid(setup.reward, has_success="success" in info)  # raises where it has none to pay for
     except BaseException:
-        world.env.close()
+        sub_env.env.close()
         raise
-    return _Opened(world, control, int(state.shape[1]), "success" in info)
+    return _Opened(sub_env, control, int(state.shape[1]), "success" in info)
 
 
 def _describe(opened: Sequence[_Opened], setup: Setup, driver: str) -> EnvInfo:
-    first, control, size = opened[0].world, opened[0].control, setup.image_size
-    tasks = [one.world.task for one in opened]
+    first, control, size = opened[0].sub_env, opened[0].control, setup.image_size
+    tasks = [one.sub_env.task for one in opened]
     cameras = setup.sensors(first.env, first.task.name)
     paid = {
-        f"{one.world.paid(setup.reward, has_success=one.has_success)} of {one.world.env.reward_mode}" for one in opened
+        f"{one.sub_env.paid(setup.reward, has_success=one.has_success)} of {one.sub_env.env.reward_mode}"
+        for one in opened
     }
     return EnvInfo(
         backend="maniskill",

@@ -64,7 +64,7 @@ class Env:
         model: the physics model.
         robot: where the robot is in `model`, from `find_robot`.
         goal: from `compile_goal`; None: no goal, so no success.
-        controller: 'exact' or 'fast', see `NativeVecEnv`.
+        controller: 'exact' or 'fast', see `MujocoVecEnv`.
 
     Attributes:
         data: MuJoCo's state.

@@ -1,4 +1,4 @@
-"""Opens the native env, in this process or in the child of a `ProcessVecEnv`; chooses its renderer."""
+"""Opens the MuJoCo env, in this process or in the child of a `ProcessVecEnv`; chooses its renderer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from embodied_rl.sim.mujoco import kernel
 from embodied_rl.sim.mujoco.episodes import TASKS_OWN, TrainingEpisodes
 from embodied_rl.sim.mujoco.task import MujocoTask
-from embodied_rl.sim.mujoco.vec_env import ACTION_DIM, NativeVecEnv
+from embodied_rl.sim.mujoco.vec_env import ACTION_DIM, MujocoVecEnv
 from embodied_rl.sim.render import Choice, RendererChoice, choose, make_renderer
 from embodied_rl.sim.state.staged import Shaping
 from embodied_rl.sim.state.vector import StateLayout
@@ -33,15 +33,15 @@ def choose_render_quality(wanted: str, tasks: Sequence[MujocoTask]) -> Literal["
 
 
 @dataclass(frozen=True, slots=True)
-class NativeFactory:
-    """Call it with a number of envs to open a `NativeVecEnv`; can be pickled.
+class MujocoFactory:
+    """Call it with a number of envs to open a `MujocoVecEnv`; can be pickled.
 
     Args:
         renderer: as `make_renderer` takes it; none is made for 0 cameras.
         official: render with shadows, reflections and antialiasing.
         ladders: folder of decimated meshes, for the renderer 'raster'.
 
-    The other arguments are those of `NativeVecEnv`.
+    The other arguments are those of `MujocoVecEnv`.
     """
 
     tasks: tuple[MujocoTask, ...]
@@ -57,11 +57,11 @@ class NativeFactory:
     shaping: Shaping | None = None
     training: TrainingEpisodes = TASKS_OWN
 
-    def __call__(self, num_envs: int) -> NativeVecEnv:
+    def __call__(self, num_envs: int) -> MujocoVecEnv:
         renderer = None
         if self.cameras:
             renderer = make_renderer(self.renderer, (), pictures=self.official, ladders=self.ladders)
-        return NativeVecEnv(
+        return MujocoVecEnv(
             self.tasks,
             num_envs,
             image_size=self.image_size,

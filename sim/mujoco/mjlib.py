@@ -115,7 +115,7 @@ def check_layout() -> None:
     version = tuple(int(part) for part in mujoco.__version__.split(".")[:2])
     if version != _SUPPORTED:
         raise RuntimeError(
-            f"the native engine knows MuJoCo {_SUPPORTED[0]}.{_SUPPORTED[1]}, found {mujoco.__version__}: "
+            f"the CPU engine knows MuJoCo {_SUPPORTED[0]}.{_SUPPORTED[1]}, found {mujoco.__version__}: "
             f"pip install 'mujoco=={_SUPPORTED[0]}.{_SUPPORTED[1]}.*'"
         )
     model = mujoco.MjModel.from_xml_string(_PROBE)
@@ -138,7 +138,7 @@ def check_layout() -> None:
     alarmed = [read(ctypes.c_int32, offset) for offset in numbers] == [7 + kind for kind in _BAD]
     if not (intact and calm and alarmed):
         raise RuntimeError(
-            f"MuJoCo {mujoco.__version__} on this platform lays out mjData otherwise than the native engine expects; "
+            f"MuJoCo {mujoco.__version__} on this platform lays out mjData otherwise than the CPU engine expects; "
             "please report this platform"
         )
 

@@ -1,4 +1,4 @@
-"""The native MuJoCo VecEnv: N envs in one process, chunks stepped over threads, frames rendered on demand."""
+"""The MuJoCo VecEnv: N envs in one process, chunks stepped over threads, frames rendered on demand."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ CONTROL_HZ = 20.0
 
 
 class _Slot:
-    """One env: the MuJoCo world of the task that it holds or held last, and how far its episode is."""
+    """One env: the physics of the task that it holds or held last, and how far its episode is."""
 
     def __init__(self) -> None:
         self.scene: Scene | None = None
-        self.world: Env | None = None
+        self.env: Env | None = None
         self.shown: Shown | None = None
         self.steps = 0
         self.live = False
@@ -46,7 +46,7 @@ class _Slot:
         """Of its state now, where rewards are shaped."""
 
 
-class NativeVecEnv:
+class MujocoVecEnv:
     """`embodied_rl.vec_env.VecEnv` over MuJoCo for LIBERO-format tasks. Any env can hold any of the tasks.
 
     Args:
@@ -68,7 +68,7 @@ class NativeVecEnv:
         training: how episodes may differ from the tasks' own, where their specs say so.
 
     Example:
-        >>> env = NativeVecEnv(tasks, num_envs=8, image_size=64, renderer=make_renderer("raycast", ()))
+        >>> env = MujocoVecEnv(tasks, num_envs=8, image_size=64, renderer=make_renderer("raycast", ()))
         >>> env.reset([0], [EpisodeSpec(0, tasks[0].name, init_state=0, seed=1)])
         >>> env.step([0], torch.zeros(1, 4, 7)).steps_taken
         tensor([4], dtype=torch.int32)
@@ -133,23 +133,23 @@ class NativeVecEnv:
         self._each(len(env_ids), lambda i: self._reset(self._slots[env_ids[i]], episodes[i]))
 
     def _reset(self, slot: _Slot, spec: EpisodeSpec) -> None:
-        scene, world = slot.scene, slot.world
-        if scene is None or world is None or scene.task.name != spec.task:
-            if scene is not None and world is not None:
-                slot.scene = slot.world = None
-                self._scenes.give_back(scene, world)
-            scene, world = self._scenes.take(spec.task)
-            slot.scene, slot.world = scene, world
+        scene, env = slot.scene, slot.env
+        if scene is None or env is None or scene.task.name != spec.task:
+            if scene is not None and env is not None:
+                slot.scene = slot.env = None
+                self._scenes.give_back(scene, env)
+            scene, env = self._scenes.take(spec.task)
+            slot.scene, slot.env = scene, env
         self._shows.end(slot.shown)
         slot.shown = None
         begun = self._shows.begin(scene, spec)
         slot.shown, slot.live = begun.shown, True
-        world.reset(begun.state, scene.start)
+        env.reset(begun.state, scene.start)
         slot.steps = 0
         if self._shaping is not None or scene.reader is not None:
-            world.judge_start()
+            env.judge_start()
         if self._shaping is not None:
-            slot.potential = self._shaping.potential(scene.facts, world.data, world.held)
+            slot.potential = self._shaping.potential(scene.facts, env.data, env.held)
 
     def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         """Run up to K control steps in each env; actions float32 [N, K, 7], clipped to [-1, 1].
@@ -189,10 +189,10 @@ class NativeVecEnv:
     def _step(self, slot: _Slot, actions: Array, reward: Array, bonus: Array) -> tuple[int, int, bool]:
         """Run a chunk, fill its sparse rewards and what shaping adds; return steps taken, the kernel's status and
         whether the horizon is over."""
-        scene, world = _occupied(slot)
+        scene, env = _occupied(slot)
         actions = actions[: scene.task.max_episode_steps - slot.steps]
         if self._shaping is None:
-            taken, status = world.run(actions, reward, stop=self._stop)
+            taken, status = env.run(actions, reward, stop=self._stop)
         else:
             taken, status = self._run_shaped(slot, self._shaping, actions, reward, bonus)
         slot.steps += taken
@@ -204,15 +204,15 @@ class NativeVecEnv:
         self, slot: _Slot, shaping: Shaping, actions: Array, reward: Array, bonus: Array
     ) -> tuple[int, int]:
         """`Env.run` step by step. The potential of a task's end is 0; a chunk is discounted once, as a decision."""
-        scene, world = _occupied(slot)
+        scene, env = _occupied(slot)
         status, last = kernel.RUNNING, len(actions) - 1
         for k in range(len(actions)):
             before = slot.potential
-            _, status = world.run(actions[k : k + 1], reward[k : k + 1], stop=self._stop)
+            _, status = env.run(actions[k : k + 1], reward[k : k + 1], stop=self._stop)
             if status == kernel.FAILED:
                 return k + 1, status
             ended = status == kernel.SUCCESS
-            slot.potential = 0.0 if ended else shaping.potential(scene.facts, world.data, world.held)
+            slot.potential = 0.0 if ended else shaping.potential(scene.facts, env.data, env.held)
             bonus[k] = (shaping.gamma if k == last else 1.0) * slot.potential - before
             if ended:
                 return k + 1, status
@@ -232,23 +232,23 @@ class NativeVecEnv:
 
         def fill(row: int) -> None:
             slot = self._slots[env_ids[row]]
-            scene, world = _occupied(slot)
+            scene, env = _occupied(slot)
             if self.info.cameras:
                 self._draw(slot, self.info.cameras, images[row])
-            world.proprio(proprio[row])
+            env.proprio(proprio[row])
             if scene.reader is not None and state is not None:
-                scene.reader.read(world, state[row])
+                scene.reader.read(env, state[row])
             assert slot.shown is not None
             out.instruction[row] = slot.shown.instruction
 
         self._each(len(env_ids), fill)
 
     def _draw(self, slot: _Slot, cameras: tuple[str, ...], out: Array) -> None:
-        scene, world = _occupied(slot)
+        scene, env = _occupied(slot)
         drawn = None if slot.shown is None else slot.shown.drawn
         if self._renderer is None or drawn is None:
             raise UserError("this environment has no renderer; pass one made by embodied_rl.sim.render.make_renderer")
-        seen, lit = world.seen, lit_groups(scene.switches, world.seen.switch_qpos)
+        seen, lit = env.seen, lit_groups(scene.switches, env.seen.switch_qpos)
         self._renderer.render(drawn, seen.xpos, seen.xmat, cameras, out, lit)
 
     def state(self, env_ids: Sequence[int]) -> torch.Tensor:
@@ -262,9 +262,9 @@ class NativeVecEnv:
         check_env_ids(env_ids, len(self._slots))
         out = torch.zeros(len(env_ids), self.info.state_dim)
         for row, env_id in enumerate(env_ids):
-            scene, world = _occupied(self._slots[env_id])
+            scene, env = _occupied(self._slots[env_id])
             assert scene.reader is not None
-            scene.reader.read(world, out[row].numpy())
+            scene.reader.read(env, out[row].numpy())
         return out
 
     def frame(self, env_id: int, camera: str, size: int) -> Array:
@@ -294,10 +294,10 @@ class NativeVecEnv:
         """Which predicates of its task's goal hold in an env since its last control step: bool [G]."""
         return _occupied(self._slots[env_id])[1].held.copy()
 
-    def world(self, env_id: int) -> tuple[MujocoTask, Env]:
+    def single_env(self, env_id: int) -> tuple[MujocoTask, Env]:
         """The task that an env holds or held last, and its physics, to read. ValueError before its first reset."""
-        scene, world = _occupied(self._slots[env_id])
-        return scene.task, world
+        scene, env = _occupied(self._slots[env_id])
+        return scene.task, env
 
     def task(self, env_id: int) -> MujocoTask:
         """The task that an env holds or held last."""
@@ -339,6 +339,6 @@ def _era(tasks: Sequence[MujocoTask]) -> str:
 
 
 def _occupied(slot: _Slot) -> tuple[Scene, Env]:
-    if slot.scene is None or slot.world is None:
+    if slot.scene is None or slot.env is None:
         raise ValueError("the env holds no episode; reset it first")
-    return slot.scene, slot.world
+    return slot.scene, slot.env

@@ -35,7 +35,7 @@ class Shaping:
             leave the optimum where it is.
 
     Example:
-        >>> env = NativeVecEnv(tasks, 8, cameras=0, shaping=Shaping("staged", gamma=0.99))
+        >>> env = MujocoVecEnv(tasks, 8, cameras=0, shaping=Shaping("staged", gamma=0.99))
     """
 
     kind: Literal["staged", "shaped"]

@@ -1,4 +1,4 @@
-"""The state of a world as one flat vector of a fixed layout, for state policies and critics."""
+"""The state of an env as one flat vector of a fixed layout, for state policies and critics."""
 
 from __future__ import annotations
 
@@ -111,9 +111,9 @@ class StateReader:
         kinds = [at + 2 + kind for at, kind in zip(self._fact_at, facts.kind, strict=True)]
         self._ones = [*object_at, *joint_at, *self._fact_at, *kinds]
 
-    def read(self, world: Env, out: Array) -> None:
-        """Fill `out`, float32 [S], with the state of `world` now."""
-        data, robot = world.data, self._robot
+    def read(self, env: Env, out: Array) -> None:
+        """Fill `out`, float32 [S], with the state of `env` now."""
+        data, robot = env.data, self._robot
         qpos, qvel = data.qpos, data.qvel
         out[:] = 0.0
         out[:7], out[7:14] = qpos[robot.qpos], qvel[robot.dof]
@@ -126,7 +126,7 @@ class StateReader:
             out[at], out[at + 1] = qpos[q], qvel[v]
         for fact, at in enumerate(self._fact_at):
             far = self._facts.distances(data, fact)
-            out[at + 1] = world.held[fact]
+            out[at + 1] = env.held[fact]
             out[at + 8 : at + 11], out[at + 11 : at + 14], out[at + 14] = far.reach, far.place, far.gap
 
 

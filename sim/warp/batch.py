@@ -23,7 +23,7 @@ _SOLVER_CAPS = int(mjw.OverflowType.ITERATIONS | mjw.OverflowType.LS_ITERATIONS)
 _CONTACTS = int(mjw.OverflowType.BROADPHASE | mjw.OverflowType.NARROWPHASE | mjw.OverflowType.CCD)
 _ROWS = int(mjw.OverflowType.NEFC | mjw.OverflowType.NJMAX_NNZ)
 _TOO_FAR = 1e10
-"""mjMAXVAL: native MuJoCo takes larger positions and velocities for a divergence."""
+"""mjMAXVAL: MuJoCo takes larger positions and velocities for a divergence."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The native engine's exact physics with pictures of all envs ray traced in one batch on a device."""
+"""The CPU engine's exact physics with images of all envs ray traced in one batch on a device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.sim.mujoco.vec_env import CAMERAS, NativeVecEnv
+from embodied_rl.sim.mujoco.vec_env import CAMERAS, MujocoVecEnv
 from embodied_rl.sim.warp import install
 from embodied_rl.sim.warp.batch import Settings, wp_device
 from embodied_rl.sim.warp.pictures import Pictures, Shown, group
@@ -20,20 +20,20 @@ from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 
 
 class WarpDrawnEnv:
-    """`embodied_rl.vec_env.VecEnv`: physics of a `NativeVecEnv`, pictures by MuJoCo Warp on `device`.
+    """`embodied_rl.vec_env.VecEnv`: physics of a `MujocoVecEnv`, images by MuJoCo Warp on `device`.
 
-    Joint positions go to the device, a few hundred bytes an env; pictures are made there and stay there. They show the
-    substep that the native engine's frames show.
+    Joint positions go to the device, a few hundred bytes an env; images are made there and stay there. They show the
+    substep that the CPU engine's frames show.
 
     Args:
-        native: the worlds; opened with cameras=0, and closed with this env.
+        physics: the envs; opened with cameras=0, and closed with this env.
         cameras: how many of CAMERAS are drawn, from the first.
         device: 'cpu' or 'cuda'; there are observations and results.
         exact: draw shadows, and antialias.
         randomize: how the looks of episodes differ; the physics stays exact.
 
     Example:
-        >>> env = WarpDrawnEnv(NativeVecEnv(tasks, num_envs=256, image_size=128, cameras=0), device="cuda")
+        >>> env = WarpDrawnEnv(MujocoVecEnv(tasks, num_envs=256, image_size=128, cameras=0), device="cuda")
         >>> env.observe(range(256), out := env.new_observation(256))
         >>> out.images.device
         device(type='cuda', index=0)
@@ -41,7 +41,7 @@ class WarpDrawnEnv:
 
     def __init__(
         self,
-        native: NativeVecEnv,
+        physics: MujocoVecEnv,
         *,
         cameras: int = len(CAMERAS),
         device: str = "cpu",
@@ -49,41 +49,41 @@ class WarpDrawnEnv:
         randomize: Randomization | None = None,
     ) -> None:
         if randomize is not None and randomize.changes_physics:
-            raise UserError("the native engine's friction and masses do not vary: take the simulator warp")
-        if native.info.cameras or not 1 <= cameras <= len(CAMERAS):
-            raise UserError(f"give 1 to {len(CAMERAS)} cameras, and worlds that were opened with cameras=0")
+            raise UserError("the CPU engine's friction and masses do not vary: take the simulator warp")
+        if physics.info.cameras or not 1 <= cameras <= len(CAMERAS):
+            raise UserError(f"give 1 to {len(CAMERAS)} cameras, and envs that were opened with cameras=0")
         place = wp_device(device)
         where = "cpu" if place.is_cpu else f"cuda:{place.ordinal}"
         name = f"mujoco-warp {install.version()} on {where}"
-        info = replace(native.info, renderer=name + described(randomize), device=where, cameras=CAMERAS[:cameras])
-        self.num_envs, self.info = native.num_envs, info
-        self._native = native
+        info = replace(physics.info, renderer=name + described(randomize), device=where, cameras=CAMERAS[:cameras])
+        self.num_envs, self.info = physics.num_envs, info
+        self._physics = physics
         view = View(info.cameras, info.image_shape[0], exact)
         settings = Settings(where, graph=False, deterministic=False)
-        self._pictures = Pictures(native.num_envs, view, settings, randomize)
+        self._pictures = Pictures(physics.num_envs, view, settings, randomize)
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         """Put `episodes[i]` into `env_ids[i]`; UserError for an unknown task or initial state."""
-        self._native.reset(env_ids, episodes)
+        self._physics.reset(env_ids, episodes)
         for env_id, spec in zip(env_ids, episodes, strict=True):
-            self._pictures.reset(env_id, self._native.world(env_id)[0], spec.key_of_world)
+            self._pictures.reset(env_id, self._physics.single_env(env_id)[0], spec.key_of_world)
 
     def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
-        """As `NativeVecEnv.step`; results are on the device."""
-        return self._native.step(env_ids, actions).to(self.info.device)
+        """As `MujocoVecEnv.step`; results are on the device."""
+        return self._physics.step(env_ids, actions).to(self.info.device)
 
     def observe(self, env_ids: Sequence[int], out: Observation) -> None:
         """Fill row i of `out` for `env_ids[i]`; `out` may have more rows."""
-        plain = self._native.new_observation(len(env_ids))
-        self._native.observe(env_ids, plain)
+        plain = self._physics.new_observation(len(env_ids))
+        self._physics.observe(env_ids, plain)
         count = len(env_ids)
         out.proprio[:count], out.instruction[:count] = to_device(plain.proprio, self.info.device), plain.instruction
         if out.state is not None and plain.state is not None:
             out.state[:count] = to_device(plain.state, self.info.device)
-        worlds = [self._native.world(env_id) for env_id in env_ids]
-        for rows in group([world.model for _, world in worlds]):
-            qpos = np.stack([worlds[row][1].seen.qpos for row in rows]).astype(np.float32)
-            tasks = [worlds[row][0] for row in rows]
+        envs = [self._physics.single_env(env_id) for env_id in env_ids]
+        for rows in group([single_env.model for _, single_env in envs]):
+            qpos = np.stack([envs[row][1].seen.qpos for row in rows]).astype(np.float32)
+            tasks = [envs[row][0] for row in rows]
             self._pictures.draw(
                 tasks,
                 to_device(torch.from_numpy(qpos), self.info.device),
@@ -92,15 +92,15 @@ class WarpDrawnEnv:
             )
 
     def state(self, env_ids: Sequence[int]) -> torch.Tensor:
-        """As `NativeVecEnv.state`, on the device."""
-        return self._native.state(env_ids).to(self.info.device)
+        """As `MujocoVecEnv.state`, on the device."""
+        return self._physics.state(env_ids).to(self.info.device)
 
     def frame(self, env_id: int, camera: str, size: int) -> Array:
         """Render `camera` at `size`, also after the episode's end: uint8 [size, size, 3] in host memory."""
         if camera not in CAMERAS:
             raise UserError(f"unknown camera '{camera}'.{suggest(camera, CAMERAS)}")
-        task, world = self._native.world(env_id)
-        qpos = to_device(torch.from_numpy(world.seen.qpos.astype(np.float32)), self.info.device)
+        task, single_env = self._physics.single_env(env_id)
+        qpos = to_device(torch.from_numpy(single_env.seen.qpos.astype(np.float32)), self.info.device)
         return self._pictures.frame(task, qpos, View((camera,), size, exact=True), env_id)
 
     def new_observation(self, rows: int) -> Observation:
@@ -108,5 +108,5 @@ class WarpDrawnEnv:
         return self.info.new_observation(rows)
 
     def close(self) -> None:
-        """Close the native worlds."""
-        self._native.close()
+        """Close the envs of the CPU engine."""
+        self._physics.close()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from embodied_rl.sim.mujoco import goal as native
+from embodied_rl.sim.mujoco import goal as goal_rules
 from embodied_rl.sim.mujoco.goal import Goal
 
 _NOTHING = -1
@@ -69,19 +69,19 @@ class GoalTable:
         kind, size = self._kind[which], self._size[which]
         body, other = self._body[which], self._other[which]
         at = poses.xpos[worlds, body]
-        base = poses.xpos[worlds, torch.where(_is(kind, native._ON, native._STACK), other, 0)]
-        site = torch.where(_is(kind, native._IN, native._ON_SITE), other, 0)
+        base = poses.xpos[worlds, torch.where(_is(kind, goal_rules._ON, goal_rules._STACK), other, 0)]
+        site = torch.where(_is(kind, goal_rules._IN, goal_rules._ON_SITE), other, 0)
         site_at, axes = poses.site_xpos[worlds, site], poses.site_xmat[worlds, site].unflatten(2, (3, 3))
         gap = at - base
-        flat = (gap[..., 0] ** 2 + gap[..., 1] ** 2).sqrt() < native._ON_DISTANCE
-        held = torch.where(kind == native._ON, (gap[..., 2] >= 0) & flat, kind == _NOTHING)
-        held |= (kind == native._STACK) & _in_reach(gap, size) & (gap[..., 2] > 0)
-        held |= (kind == native._ON_SITE) & _over_site(at - site_at, axes, size)
-        held |= (kind == native._IN) & _in_reach(at - site_at, (axes * size[:, :, None]).sum(dim=3).abs())
-        held |= (kind == native._UP) & (at[..., 2] >= native._UP_HEIGHT)
+        flat = (gap[..., 0] ** 2 + gap[..., 1] ** 2).sqrt() < goal_rules._ON_DISTANCE
+        held = torch.where(kind == goal_rules._ON, (gap[..., 2] >= 0) & flat, kind == _NOTHING)
+        held |= (kind == goal_rules._STACK) & _in_reach(gap, size) & (gap[..., 2] > 0)
+        held |= (kind == goal_rules._ON_SITE) & _over_site(at - site_at, axes, size)
+        held |= (kind == goal_rules._IN) & _in_reach(at - site_at, (axes * size[:, :, None]).sum(dim=3).abs())
+        held |= (kind == goal_rules._UP) & (at[..., 2] >= goal_rules._UP_HEIGHT)
         if self._any_contact:
             held &= ~self._needs_contact[which] | self._touching(poses, which)
-        return held | ((kind == native._JOINTS) & self._joints_hold(poses.qpos, which))
+        return held | ((kind == goal_rules._JOINTS) & self._joints_hold(poses.qpos, which))
 
     def _touching(self, poses: Poses, which: torch.Tensor) -> torch.Tensor:
         """Whether geoms of both sides of each predicate touch: bool [W, G]."""
@@ -118,11 +118,11 @@ def _over_site(gap: torch.Tensor, axes: torch.Tensor, size: torch.Tensor) -> tor
     """LIBERO multiplies by the site's rotation, not by its transpose."""
     local = (axes * gap[..., None, :]).sum(dim=3)
     high = size[..., 2]
-    level = (local[..., 2] > high - native._SITE_BELOW) & (local[..., 2] < high + native._SITE_ABOVE)
+    level = (local[..., 2] > high - goal_rules._SITE_BELOW) & (local[..., 2] < high + goal_rules._SITE_ABOVE)
     return (local[..., :2].abs() < size[..., :2]).all(dim=2) & level
 
 
 def _in_reach(gap: torch.Tensor, reach: torch.Tensor) -> torch.Tensor:
     low = -reach
-    low[..., 2] -= native._BOX_SLACK
+    low[..., 2] -= goal_rules._BOX_SLACK
     return ((gap > low) & (gap < reach)).all(dim=2)

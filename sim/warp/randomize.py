@@ -1,4 +1,4 @@
-"""Worlds that differ by episode: colours, lights, cameras, friction, masses, drawn from the EpisodeSpec."""
+"""Envs that differ by episode: colours, lights, cameras, friction, masses, drawn from the EpisodeSpec."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from embodied_rl.types import Array
 
 @dataclass(frozen=True, slots=True)
 class Randomization:
-    """How far an episode's world may differ; 0 leaves a thing as it is. The official worlds are those of all zeros.
+    """How far an episode's env may differ; 0 leaves a thing as it is. The official envs are those of all zeros.
 
     Args:
         color: colours of geoms and materials are multiplied by factors in [1 - color, 1 + color], by channel.

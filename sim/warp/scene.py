@@ -67,7 +67,7 @@ class Scene:
         if self._randomize is not None:
             base = Randomization().physics(model, 0)
             self._fields = EnvFields(base, num_envs + 1, settings.device)
-        self._native = Env(model, self.robot, None, "fast")
+        self._env = Env(model, self.robot, None, "fast")
         self._starts: dict[tuple[int, int], Array] = {}
         self.add(task)
         rest = torch.from_numpy(self.start(0, 0)).to(settings.device)
@@ -83,12 +83,12 @@ class Scene:
         return len(self.tasks) - 1
 
     def start(self, task: int, init_state: int) -> Array:
-        """The state row of an episode's start, float32 [columns]; computed once by native MuJoCo."""
+        """The state row of an episode's start, float32 [columns]; computed once by MuJoCo."""
         key = task, init_state
         if key not in self._starts:
             source = self.tasks[task]
-            self._native.reset(source.init_states[init_state], source.start)
-            self._starts[key] = self._row(self._native, source.start is not None)
+            self._env.reset(source.init_states[init_state], source.start)
+            self._starts[key] = self._row(self._env, source.start is not None)
         return self._starts[key]
 
     def _row(self, env: Env, official: bool) -> Array:

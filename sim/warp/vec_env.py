@@ -34,7 +34,7 @@ class WarpVecEnv:
 
     Tasks whose physics models are equal are one batch. An env claims a world of its task's batch when it is reset; a
     call steps the worlds of its env ids, and what the others hold stays as it is. Physics is float32 and its contacts
-    are MuJoCo Warp's: close to the native engine's, not equal.
+    are MuJoCo Warp's: close to the CPU engine's, not equal.
 
     Args:
         tasks: with different names.
@@ -45,7 +45,7 @@ class WarpVecEnv:
         renderer: 'warp' draws all worlds in one batch on the device; a renderer of `embodied_rl.sim.render` draws them
             one by one on the CPU. Without one, `observe` fills no images and needs cameras=0.
         exact: pictures of 'warp' have shadows and are antialiased.
-        stop_at_success: as `NativeVecEnv`.
+        stop_at_success: as `MujocoVecEnv`.
         graph: replay a control step as a CUDA graph. None: on a GPU. UserError where it can't be captured.
         randomize: how the worlds of episodes differ; None: they are the tasks' own.
         deterministic: a GPU repeats an episode bit for bit, much slower; not where `randomize` changes physics. A CPU

@@ -19,7 +19,7 @@ class ProtocolEnv:
     """`embodied_rl.vec_env.VecEnv` that runs another one by the rules of an evaluation protocol.
 
     Args:
-        env: goes on after success, as NativeVecEnv does with stop_at_success=False, and then pays a
+        env: goes on after success, as MujocoVecEnv does with stop_at_success=False, and then pays a
             reward in every step in which the goal holds. Its tasks' horizons include the settle steps.
         protocol: says which actions settle a scene after a reset.
         image_size: H = W in pixels of the policy's images.

@@ -175,7 +175,7 @@ class ProcessVecEnv:
             UserError a simulator raises.
 
     Example:
-        >>> with closing(ProcessVecEnv(NativeFactory(...), num_envs=32, processes=4)) as env:
+        >>> with closing(ProcessVecEnv(MujocoFactory(...), num_envs=32, processes=4)) as env:
         ...     env.reset([0], [spec])
     """
 
@@ -191,7 +191,7 @@ class ProcessVecEnv:
         say: Callable[[str], None] | None = None,
     ) -> None:
         if not 1 <= processes <= num_envs:
-            raise UserError(f"{num_envs} worlds need between 1 and {num_envs} processes, got {processes}.")
+            raise UserError(f"{num_envs} envs need between 1 and {num_envs} processes, got {processes}.")
         reason = getattr(factory, "why_no_processes", None)
         if reason is not None:
             raise UserError(reason)

@@ -16,14 +16,14 @@ from embodied_rl.benchmarks import pipeline_real
 from embodied_rl.benchmarks.pipeline_peer import PPOWithMaskedRows, first_success
 from embodied_rl.learner.learner import Learner
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
-from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
+from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.types import ChunkResult, EvalOutput, RolloutBatch
 
 
 @contextmanager
 def watched(seen: dict[str, Any]) -> Iterator[None]:
     """Rows of forward and of backward passes, control steps, and the weights after the last update."""
-    evaluate, update, step = OpenVLAPolicy.evaluate, Learner.update, NativeVecEnv.step
+    evaluate, update, step = OpenVLAPolicy.evaluate, Learner.update, MujocoVecEnv.step
     lock = threading.Lock()  # microbatches go side by side
 
     def add(name: str, more: int) -> None:
@@ -41,7 +41,7 @@ def watched(seen: dict[str, Any]) -> Iterator[None]:
         seen["weights"] = {name: value.clone() for name, value in self.policy.state_dict().items()}
         return found
 
-    def stepped(self: NativeVecEnv, *what: Any) -> ChunkResult:
+    def stepped(self: MujocoVecEnv, *what: Any) -> ChunkResult:
         result = step(self, *what)
         add("steps", int(result.steps_taken.sum()))
         return result
@@ -49,7 +49,7 @@ def watched(seen: dict[str, Any]) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(OpenVLAPolicy, "evaluate", counted)
         patch.setattr(Learner, "update", kept)
-        patch.setattr(NativeVecEnv, "step", stepped)
+        patch.setattr(MujocoVecEnv, "step", stepped)
         yield
 
 

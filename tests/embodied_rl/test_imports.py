@@ -147,7 +147,7 @@ def test_no_modules_import_each_other() -> None:
         ("jobs.x", "from embodied_rl.cli.train import main"),
         ("jobs.x", "from embodied_rl.sim.libero.tasks import LiberoTask"),
         ("jobs.x", "from embodied_rl.policies.pi0.policy import Pi0Policy"),
-        ("cli.x", "def f():\n    from embodied_rl.sim.mujoco.vec_env import NativeVecEnv"),
+        ("cli.x", "def f():\n    from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv"),
         ("cli.x", "from embodied_rl.benchmarks.vla import main"),
         ("cli.x", "from sim.task import Task"),
         ("real_robot.core.gate", "import torch"),
@@ -165,7 +165,7 @@ def test_a_broken_rule_is_found(name: str, code: str) -> None:
     [
         ("jobs.x", "from embodied_rl.factory.envs import open_env"),
         ("factory.x", "from embodied_rl.sim.libero.tasks import LiberoTask"),
-        ("benchmarks.x", "from embodied_rl.sim.mujoco.vec_env import NativeVecEnv"),
+        ("benchmarks.x", "from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv"),
         ("real_robot.twin.x", "from embodied_rl.sim.task import Task"),
         ("real_robot.ik", "import mujoco"),
         ("vec_env", "from embodied_rl.types import Observation"),

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from embodied_rl.sim.libero.protocol import protocol
-from embodied_rl.sim.mujoco.factory import NativeFactory
+from embodied_rl.sim.mujoco.factory import MujocoFactory
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.sim.wrappers.protocol_env import ProtocolEnv
 from embodied_rl.sim.wrappers.subprocess_env import ProcessVecEnv
@@ -28,7 +28,7 @@ TOY_SUCCESS = EpisodeSpec(0, "toy/reach", 0, 1), -torch.ones(1, 8, 2)
 
 
 def native(num_envs: int, *, stop_at_success: bool = True) -> VecEnv:
-    return NativeFactory(
+    return MujocoFactory(
         TABLETOP,
         "raycast",
         official=False,

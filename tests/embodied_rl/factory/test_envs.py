@@ -14,7 +14,7 @@ import torch
 from embodied_rl.factory.envs import announce_compilation
 from embodied_rl.factory.tasks import load_tasks
 from embodied_rl.jobs.describe import statistics_words
-from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
+from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.types import EpisodeSpec
 from embodied_rl.utils.console import _TOLD
 
@@ -37,7 +37,7 @@ def test_compiling_is_announced_only_before_it_was_done(
         told = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stderr
         assert told.count("Compiling the simulator") == times
     (task,) = load_tasks("tabletop_spatial")[:1]
-    with closing(NativeVecEnv([task], 1)) as worlds:  # compiles here, if nobody did before
+    with closing(MujocoVecEnv([task], 1)) as worlds:  # compiles here, if nobody did before
         worlds.reset([0], [EpisodeSpec(0, task.name, 0, 0)])
         worlds.step([0], torch.zeros(1, 1, 7))
     monkeypatch.delenv(_TOLD, raising=False)

@@ -10,7 +10,7 @@ import embodied_rl as erl
 from embodied_rl.config.env import MujocoConfig, SceneConfig, WarpConfig
 from embodied_rl.errors import UserError
 from embodied_rl.factory.envs import open_env, pick_renderer
-from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
+from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.sim.warp import install
 from tests.sim.warp.worlds import needs_warp
@@ -57,13 +57,13 @@ def test_worlds_that_warp_cannot_draw_are_closed(monkeypatch: pytest.MonkeyPatch
     def missing() -> None:
         raise UserError("MuJoCo Warp is not installed")
 
-    closed: list[NativeVecEnv] = []
+    closed: list[MujocoVecEnv] = []
 
-    def close(native: NativeVecEnv) -> None:
+    def close(native: MujocoVecEnv) -> None:
         closed.append(native)
 
     monkeypatch.setattr(install, "require", missing)
-    monkeypatch.setattr(NativeVecEnv, "close", close)
+    monkeypatch.setattr(MujocoVecEnv, "close", close)
     with pytest.raises(UserError, match="not installed"):
         open_env(load_suite("tabletop_spatial")[:1], MujocoConfig(num_envs=1, renderer="warp"), 16)
     assert len(closed) == 1

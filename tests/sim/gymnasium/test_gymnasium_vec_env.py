@@ -88,7 +88,7 @@ def test_an_episode_is_that_of_the_plain_environment() -> None:
     plain = gymnasium.make("Pendulum-v1")
     with closing(GymnasiumVecEnv(["Pendulum-v1"], 1)) as env:
         env.reset([0], specs("Pendulum-v1", (3, 0)))
-        start = env._worlds[0].env.unwrapped.state.copy()  # type: ignore[union-attr, attr-defined]
+        start = env._sub_envs[0].env.unwrapped.state.copy()  # type: ignore[union-attr, attr-defined]
         plain.reset(seed=0)
         plain.unwrapped.state = start.copy()  # type: ignore[attr-defined]
         actions = np.random.default_rng(0).uniform(-1, 1, (1, 20, 1)).astype(np.float32)

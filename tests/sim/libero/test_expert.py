@@ -20,7 +20,7 @@ from embodied_rl.sim.libero.expert import pick as pick_module
 from embodied_rl.sim.libero.protocol import LIBERO
 from embodied_rl.sim.libero.tasks import LiberoTask, load_task
 from embodied_rl.sim.mujoco.task import Up
-from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
+from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.types import EpisodeSpec
 from tests.sim.libero.conftest import REAL_TASKS
 
@@ -34,7 +34,7 @@ def attempt(task: LiberoTask, seed: int = 1, horizon: int | None = None) -> tupl
     """Whether the expert solves an episode within the suite's horizon, and its actions."""
     steps = horizon or task.max_episode_steps
     timed = replace(task, max_episode_steps=steps + LIBERO.settle_steps)
-    env = NativeVecEnv([timed], 1, threads=1, stop_at_success=False)
+    env = MujocoVecEnv([timed], 1, threads=1, stop_at_success=False)
     env.reset([0], [EpisodeSpec(0, task.name, STATE, seed)])
     env.step([0], torch.from_numpy(LIBERO.settle_actions()[None]))
     expert = Expert(task, env.model(0), Surface(env.model(0)), philox(seed))

@@ -33,7 +33,7 @@ from embodied_rl.sim.libero.exported import (
 )
 from embodied_rl.sim.libero.tasks import Indicator, load_suite, load_task, suites, tasks, tasks_fingerprint
 from embodied_rl.sim.mujoco.task import JointRange
-from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
+from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.types import EpisodeSpec
 from tests.sim.libero.exported_tasks import (
     KNOB,
@@ -128,7 +128,7 @@ def test_the_engine_runs_it_like_the_task_that_it_was_made_of(root: Path) -> Non
     actions = np.random.default_rng(0).uniform(-1, 1, (1, 20, 7)).astype(np.float32)
     ends = []
     for task in (load_task(root, NAME), model_task("turn_on_the_stove")):
-        env = NativeVecEnv([task], 1, threads=1, controller="fast")
+        env = MujocoVecEnv([task], 1, threads=1, controller="fast")
         env.reset([0], [EpisodeSpec(0, task.name, START_ROW, 0)])
         env.step([0], torch.from_numpy(actions))
         ends.append(env.data(0).qpos.copy())

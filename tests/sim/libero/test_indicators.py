@@ -14,7 +14,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.sim.libero.tasks import Indicator, LiberoTask, load_task
 from embodied_rl.sim.mujoco.indicators import compile_switches, lit_groups
 from embodied_rl.sim.mujoco.task import JointRange
-from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
+from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.sim.render.raycast import RaycastRenderer
 from embodied_rl.types import Array, EpisodeSpec
 from tests.sim.libero.exported_tasks import KNOB, NAME, SITE, install_fake
@@ -59,7 +59,7 @@ def turning(tmp_path: Path) -> LiberoTask:
 
 def test_the_frame_after_a_step_shows_the_switch_as_it_was_before(turning: LiberoTask) -> None:
     renderer = Watching()
-    env = NativeVecEnv([turning], 1, image_size=8, renderer=renderer, threads=1, stop_at_success=False)
+    env = MujocoVecEnv([turning], 1, image_size=8, renderer=renderer, threads=1, stop_at_success=False)
     env.reset([0], [EpisodeSpec(0, turning.name, 0, 0)])
     address = turning.build_physics().joint(KNOB).qposadr[0]
     before, wanted, positions = env.data(0).qpos[address], [], []

@@ -24,7 +24,7 @@ from embodied_rl.sim.eras import CURRENT, Era, EraChoice, choose_era
 from embodied_rl.sim.mujoco import era
 from embodied_rl.sim.mujoco.era_collider import MUJOCO_3_3_2, MUJOCO_4_0, NewLayout, OldLayout
 from embodied_rl.sim.mujoco.task import MujocoTask
-from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
+from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.types import Array, EpisodeSpec
 from tests import era_library
@@ -119,7 +119,7 @@ def _published(task: MujocoTask) -> MujocoTask:
 
 def _run(tasks: list[MujocoTask], threads: int) -> list[Array]:
     """Final states of an episode of each task, all at once."""
-    env = NativeVecEnv(tasks, len(tasks), threads=threads)
+    env = MujocoVecEnv(tasks, len(tasks), threads=threads)
     ids = list(range(len(tasks)))
     env.reset(ids, [EpisodeSpec(i, task.name, 0, 0) for i, task in enumerate(tasks)])
     actions = np.random.default_rng(0).uniform(-1, 1, (1, 30, 7)).astype(np.float32)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.mujoco.vec_env import CAMERAS, NativeVecEnv
+from embodied_rl.sim.mujoco.vec_env import CAMERAS, MujocoVecEnv
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.types import Array, EpisodeSpec
 
@@ -41,8 +41,8 @@ class _Flat:
 
 
 @pytest.fixture
-def env() -> Iterator[NativeVecEnv]:
-    made = NativeVecEnv(TASKS, 4, image_size=8, renderer=_Flat(), threads=2)
+def env() -> Iterator[MujocoVecEnv]:
+    made = MujocoVecEnv(TASKS, 4, image_size=8, renderer=_Flat(), threads=2)
     yield made
     made.close()
 
@@ -55,11 +55,11 @@ def _actions(rows: int, steps: int, seed: int = 0) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(seed).uniform(-1, 1, (rows, steps, 7)).astype(np.float32))
 
 
-def test_slots_threads_and_chunks_change_nothing(env: NativeVecEnv) -> None:
+def test_slots_threads_and_chunks_change_nothing(env: MujocoVecEnv) -> None:
     plan = _actions(2, 8)
     env.reset([0, 2], [_spec(0, 3), _spec(1, 5)])
     env.step([0, 2], plan)
-    alone = NativeVecEnv(TASKS, 1, threads=1)
+    alone = MujocoVecEnv(TASKS, 1, threads=1)
     for env_id, spec, actions in ((0, _spec(0, 3), plan[:1]), (2, _spec(1, 5), plan[1:])):
         alone.reset([0], [spec])
         for step in range(8):
@@ -68,7 +68,7 @@ def test_slots_threads_and_chunks_change_nothing(env: NativeVecEnv) -> None:
     alone.close()
 
 
-def test_reset_forgets_everything(env: NativeVecEnv) -> None:
+def test_reset_forgets_everything(env: MujocoVecEnv) -> None:
     ends = []
     for _ in range(2):
         env.reset([1], [_spec(2, 7)])
@@ -79,7 +79,7 @@ def test_reset_forgets_everything(env: NativeVecEnv) -> None:
     np.testing.assert_array_equal(*ends)
 
 
-def test_observation(env: NativeVecEnv) -> None:
+def test_observation(env: MujocoVecEnv) -> None:
     env.reset([3, 1], [_spec(1), _spec(0)])
     out = env.new_observation(2)
     env.observe([3, 1], out)
@@ -94,7 +94,7 @@ def test_observation(env: NativeVecEnv) -> None:
     assert (env.frame(3, CAMERAS[1], 5) == out.images[0, 0, 0, 0].numpy()).all()
 
 
-def test_up_goes_up(env: NativeVecEnv) -> None:
+def test_up_goes_up(env: MujocoVecEnv) -> None:
     env.reset([0], [_spec()])
     before = env.data(0).site("gripper0_grip_site").xpos[2]
     actions = torch.zeros(1, 8, 7)
@@ -103,7 +103,7 @@ def test_up_goes_up(env: NativeVecEnv) -> None:
     assert env.data(0).site("gripper0_grip_site").xpos[2] > before + 0.05
 
 
-def test_horizon_truncates_inside_a_chunk(env: NativeVecEnv) -> None:
+def test_horizon_truncates_inside_a_chunk(env: MujocoVecEnv) -> None:
     env.reset([0], [_spec()])
     still, horizon = torch.zeros(1, 40, 7), TASKS[0].max_episode_steps
     taken = 0
@@ -117,7 +117,7 @@ def test_horizon_truncates_inside_a_chunk(env: NativeVecEnv) -> None:
         env.step([0], still)
 
 
-def test_success_stops_the_chunk(env: NativeVecEnv) -> None:
+def test_success_stops_the_chunk(env: MujocoVecEnv) -> None:
     """The object is put over the bottom of the basket."""
     env.reset([0], [_spec()])
     model, data, goal = env.model(0), env.data(0), TASKS[0].goal[0]
@@ -133,7 +133,7 @@ def test_success_stops_the_chunk(env: NativeVecEnv) -> None:
 
 def test_an_episode_can_go_on_after_success() -> None:
     """Every step in which the goal holds pays; only the horizon ends the episode."""
-    env = NativeVecEnv(TASKS[:1], 1, threads=1, stop_at_success=False)
+    env = MujocoVecEnv(TASKS[:1], 1, threads=1, stop_at_success=False)
     env.reset([0], [_spec()])
     model, data, goal = env.model(0), env.data(0), TASKS[0].goal[0]
     at = model.jnt_qposadr[model.body(goal.body).jntadr[0]]  # type: ignore[union-attr]
@@ -148,7 +148,7 @@ def test_an_episode_can_go_on_after_success() -> None:
     env.close()
 
 
-def test_diverged_physics_is_a_failure(env: NativeVecEnv) -> None:
+def test_diverged_physics_is_a_failure(env: MujocoVecEnv) -> None:
     env.reset([0, 1], [_spec(), _spec()])
     env.data(0).qvel[:] = 1e12
     result = env.step([0, 1], torch.zeros(2, 4, 7))
@@ -159,7 +159,7 @@ def test_diverged_physics_is_a_failure(env: NativeVecEnv) -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_non_finite_actions_are_refused(env: NativeVecEnv, bad: float) -> None:
+def test_non_finite_actions_are_refused(env: MujocoVecEnv, bad: float) -> None:
     env.reset([0], [_spec()])
     actions = torch.zeros(1, 2, 7)
     actions[0, 1, 3] = bad
@@ -167,14 +167,14 @@ def test_non_finite_actions_are_refused(env: NativeVecEnv, bad: float) -> None:
         env.step([0], actions)
 
 
-def test_bad_input_is_named(env: NativeVecEnv) -> None:
+def test_bad_input_is_named(env: MujocoVecEnv) -> None:
     with pytest.raises(UserError, match="Did you mean"):
         env.reset([0], [EpisodeSpec(0, TASKS[0].name + "x", 0, 0)])
     with pytest.raises(UserError, match="initial states 0 to"):
         env.reset([0], [_spec(0, 10_000)])
     with pytest.raises(ValueError, match="env 9"):
         env.reset([9], [_spec()])
-    drop_action_history = NativeVecEnv(TASKS[:1], 1)
+    drop_action_history = MujocoVecEnv(TASKS[:1], 1)
     drop_action_history.reset([0], [_spec()])
     with pytest.raises(UserError, match="no renderer"):
         drop_action_history.observe([0], drop_action_history.new_observation(1))

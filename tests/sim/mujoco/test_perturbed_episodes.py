@@ -13,8 +13,8 @@ import torch
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.mujoco.episodes import TASKS_OWN, TrainingEpisodes
-from embodied_rl.sim.mujoco.factory import NativeFactory
-from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
+from embodied_rl.sim.mujoco.factory import MujocoFactory
+from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.sim.perturb import KINDS, Perturber, variant_spec
 from embodied_rl.sim.render import make_renderer
 from embodied_rl.sim.render.raycast import RaycastRenderer
@@ -30,13 +30,13 @@ ACTIONS = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, (3, 6, 7)).as
 ALL = TrainingEpisodes(KINDS)
 
 
-def open_env(training: TrainingEpisodes = ALL, num_envs: int = 3) -> NativeVecEnv:
-    return NativeVecEnv(
+def open_env(training: TrainingEpisodes = ALL, num_envs: int = 3) -> MujocoVecEnv:
+    return MujocoVecEnv(
         TASKS, num_envs, image_size=32, renderer=make_renderer("raycast", ()), threads=2, training=training
     )
 
 
-def play(env: NativeVecEnv, specs: Sequence[EpisodeSpec]) -> tuple[Observation, np.ndarray]:
+def play(env: MujocoVecEnv, specs: Sequence[EpisodeSpec]) -> tuple[Observation, np.ndarray]:
     """What is seen and where everything is after a chunk."""
     ids = list(range(len(specs)))
     env.reset(ids, specs)
@@ -56,7 +56,7 @@ def test_they_are_what_eval_runs_with_that_seed(perturbed: tuple[Observation, np
     perturber = Perturber(TASKS, KINDS)
     asked = [replace(spec, seed=spec.perturb_seed or 0, perturb_seed=None) for spec in SPECS]
     variants = [perturber.variant(spec).task for spec in asked]
-    with closing(NativeVecEnv(variants, 3, image_size=32, renderer=make_renderer("raycast", ()))) as env:
+    with closing(MujocoVecEnv(variants, 3, image_size=32, renderer=make_renderer("raycast", ()))) as env:
         seen, where = play(env, [variant_spec(spec) for spec in asked])
     assert torch.equal(seen.images, perturbed[0].images)
     assert torch.equal(seen.proprio, perturbed[0].proprio)
@@ -101,7 +101,7 @@ def test_which_env_it_runs_in_changes_nothing(perturbed: tuple[Observation, np.n
 
 def test_scenes_of_ended_episodes_are_freed() -> None:
     renderer = RaycastRenderer()
-    with closing(NativeVecEnv(TASKS, 2, image_size=8, renderer=renderer, training=ALL)) as env:
+    with closing(MujocoVecEnv(TASKS, 2, image_size=8, renderer=renderer, training=ALL)) as env:
         for number in range(12):
             env.reset([number % 2], [replace(SPECS[number % 3], perturb_seed=number)])
         assert len(renderer._scenes) == 2 + 2  # the tasks' own, and one an env
@@ -115,7 +115,7 @@ def test_an_env_that_perturbs_nothing_says_so() -> None:
 
 
 def test_watched_processes_are_told(perturbed: tuple[Observation, np.ndarray]) -> None:
-    asked = NativeFactory(tuple(TASKS), "raycast", False, 32, 1, True, 2, 1 << 30, training=ALL)
+    asked = MujocoFactory(tuple(TASKS), "raycast", False, 32, 1, True, 2, 1 << 30, training=ALL)
     with closing(pickle.loads(pickle.dumps(asked))(3)) as env:
         seen, _ = play(env, SPECS)
     assert torch.equal(seen.images, perturbed[0].images)

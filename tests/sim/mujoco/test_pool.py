@@ -11,7 +11,7 @@ import torch
 
 from embodied_rl.sim.mujoco.pool import ScenePool
 from embodied_rl.sim.mujoco.task import MujocoTask
-from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
+from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.types import Array, EpisodeSpec
 
@@ -93,7 +93,7 @@ def test_a_world_that_was_given_back_is_used_again() -> None:
     assert pool.take(TASKS[0].name)[1] is not world
 
 
-def _run(env: NativeVecEnv, task: int, seed: int) -> Array:
+def _run(env: MujocoVecEnv, task: int, seed: int) -> Array:
     env.reset([0], [EpisodeSpec(0, TASKS[task].name, seed, 0)])
     env.step([0], torch.from_numpy(np.random.default_rng(seed).uniform(-1, 1, (1, 3, 7)).astype(np.float32)))
     return env.data(0).qpos.copy()
@@ -102,8 +102,8 @@ def _run(env: NativeVecEnv, task: int, seed: int) -> Array:
 def test_dropping_scenes_changes_no_episode() -> None:
     """A tiny pool, which builds a scene at every reset, against one that keeps all; also on the renderer's side."""
     renderer = _Recorder()
-    tight = NativeVecEnv(TASKS, 1, threads=1, renderer=renderer, image_size=4, max_scene_bytes=0)
-    roomy = NativeVecEnv(TASKS, 1, threads=1)
+    tight = MujocoVecEnv(TASKS, 1, threads=1, renderer=renderer, image_size=4, max_scene_bytes=0)
+    roomy = MujocoVecEnv(TASKS, 1, threads=1)
     for task, seed in ((0, 1), (1, 2), (0, 1), (2, 3), (1, 2)):
         np.testing.assert_array_equal(_run(tight, task, seed), _run(roomy, task, seed))
         tight.observe([0], tight.new_observation(1))

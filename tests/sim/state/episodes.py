@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from embodied_rl.sim.mujoco.task import MujocoTask
-from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
+from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.sim.state.staged import Shaping
 from embodied_rl.sim.state.vector import StateLayout
 from embodied_rl.sim.tabletop import load_suite
@@ -28,11 +28,11 @@ def task(suite: str, short: str) -> MujocoTask:
     return next(each for each in load_suite(suite) if each.name == f"{suite}/{short}")
 
 
-def open_worlds(suite: str, num_envs: int = 1, *, shaping: Shaping | None = None, state: bool = True) -> NativeVecEnv:
+def open_worlds(suite: str, num_envs: int = 1, *, shaping: Shaping | None = None, state: bool = True) -> MujocoVecEnv:
     """Worlds of a whole suite, without a renderer."""
     tasks = load_suite(suite)
     layout = StateLayout.of(tasks) if state else None
-    return NativeVecEnv(tasks, num_envs, cameras=0, threads=1, layout=layout, shaping=shaping)
+    return MujocoVecEnv(tasks, num_envs, cameras=0, threads=1, layout=layout, shaping=shaping)
 
 
 @cache

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
+from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.sim.state.staged import Shaping
 from embodied_rl.types import ChunkResult, EpisodeSpec
 from tests.sim.state.episodes import DRAWER, STOVE, TWO, expert_actions, open_worlds, random_actions, task
@@ -35,7 +35,7 @@ def play(
     return results, phis
 
 
-def potential(env: NativeVecEnv, shaping: Shaping | None) -> float:
+def potential(env: MujocoVecEnv, shaping: Shaping | None) -> float:
     slot = env._slots[0]
     assert slot.scene is not None
     return 0.0 if shaping is None else shaping.potential(slot.scene.facts, env.data(0), env.held(0))

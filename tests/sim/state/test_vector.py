@@ -11,8 +11,8 @@ import torch
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.mujoco import factory, goal
-from embodied_rl.sim.mujoco.factory import NativeFactory
-from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
+from embodied_rl.sim.mujoco.factory import MujocoFactory
+from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.sim.state import facts
 from embodied_rl.sim.state.staged import Shaping
 from embodied_rl.sim.state.vector import StateLayout
@@ -26,8 +26,8 @@ from tests.sim.state.episodes import DRAWER, STOVE, TWO, expert_actions, open_wo
 GOAL = tuple(load_suite("tabletop_goal"))
 
 
-def worlds(num_envs: int) -> NativeFactory:
-    return NativeFactory(
+def worlds(num_envs: int) -> MujocoFactory:
+    return MujocoFactory(
         GOAL[:2],
         "raycast",
         official=False,
@@ -47,7 +47,7 @@ class TestStateWorlds(VecEnvContract):
         return worlds(num_envs)(num_envs)
 
 
-def named(env: NativeVecEnv, env_id: int = 0) -> dict[str, float]:
+def named(env: MujocoVecEnv, env_id: int = 0) -> dict[str, float]:
     layout = StateLayout.of(list(env._tasks.values()))
     return dict(zip(layout.names(), env.state([env_id])[0].tolist(), strict=True))
 
@@ -177,9 +177,9 @@ def test_without_cameras_no_renderer_is_opened(monkeypatch: pytest.MonkeyPatch) 
 def test_a_layout_without_room_is_refused_and_so_is_a_state_without_a_layout() -> None:
     spec = EpisodeSpec(0, task("tabletop_goal", STOVE).name, 0, 0)
     small = StateLayout(1, 2, 1)
-    with closing(NativeVecEnv(GOAL, 1, cameras=0, layout=small)) as env, pytest.raises(UserError, match="too many"):
+    with closing(MujocoVecEnv(GOAL, 1, cameras=0, layout=small)) as env, pytest.raises(UserError, match="too many"):
         env.reset([0], [spec])
-    with closing(NativeVecEnv(GOAL, 1, cameras=0)) as env:
+    with closing(MujocoVecEnv(GOAL, 1, cameras=0)) as env:
         env.reset([0], [spec])
         with pytest.raises(UserError, match="no state"):
             env.state([0])

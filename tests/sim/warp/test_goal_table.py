@@ -1,4 +1,4 @@
-"""Goals judged in torch against the native engine's compiled rules."""
+"""Goals judged in torch against the CPU engine's compiled rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from embodied_rl.sim.warp.goal import GoalTable, Poses
 
 
 def poses_of(env: Env) -> Poses:
-    """What native MuJoCo has now, as one world."""
+    """What MuJoCo has now, as one world."""
     data, contact = env.data, env.data.contact
 
     def one(values: np.ndarray) -> torch.Tensor:
@@ -102,11 +102,11 @@ def test_every_predicate_as_the_native_engine(goals: tuple[mujoco.MjModel, list[
         for _ in range(250):
             env.set_state(np.concatenate([[0.0], scattered(model, draws, goal), np.zeros(model.nv)]))
             mujoco.mj_forward(model, env.data)
-            native = env.judge()
+            expected = env.judge()
             ours = table.judge(poses_of(env), torch.tensor([number]))[0]
-            assert ours[: len(goal)].tolist() == native.tolist(), (goal, env.data.qpos)
+            assert ours[: len(goal)].tolist() == expected.tolist(), (goal, env.data.qpos)
             assert ours[len(goal) :].all()
-            seen[number].append(tuple(native.tolist()))
+            seen[number].append(tuple(expected.tolist()))
     for number, goal in enumerate(wanted):
         for g, predicate in enumerate(goal):
             values = {held[g] for held in seen[number]}

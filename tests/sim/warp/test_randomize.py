@@ -14,7 +14,7 @@ import torch
 
 from embodied_rl.errors import UserError
 from embodied_rl.rollout.sampler import EpisodeSampler
-from embodied_rl.sim.mujoco.vec_env import CAMERAS, NativeVecEnv
+from embodied_rl.sim.mujoco.vec_env import CAMERAS, MujocoVecEnv
 from embodied_rl.types import EpisodeSpec, Observation
 from embodied_rl.vec_env import VecEnv
 from tests.sim.contract import draw
@@ -43,8 +43,8 @@ def seen(env: VecEnv, env_ids: list[int]) -> Observation:
 
 @pytest.mark.parametrize("what", ["color", "light", "camera"])
 def test_looks_differ_by_seed_and_by_nothing_else(what: str) -> None:
-    native = NativeVecEnv(short_tasks(), 3, image_size=24, threads=1, cameras=0)
-    with closing(WarpDrawnEnv(native, device=DEVICE, randomize=Randomization(**{what: 0.3}))) as env:
+    exact = MujocoVecEnv(short_tasks(), 3, image_size=24, threads=1, cameras=0)
+    with closing(WarpDrawnEnv(exact, device=DEVICE, randomize=Randomization(**{what: 0.3}))) as env:
         assert f"randomized ({what} 0.3)" in env.info.renderer
         env.reset([0, 1, 2], [spec(1), spec(2), spec(1)])
         images = seen(env, [0, 1, 2]).images
@@ -115,7 +115,7 @@ def test_what_cannot_vary_is_refused() -> None:
     with pytest.raises(UserError, match="share"):
         Randomization(color=1.5)
     with pytest.raises(UserError, match="simulator warp"):
-        WarpDrawnEnv(NativeVecEnv(short_tasks(), 1, cameras=0), randomize=Randomization(mass=0.1))
+        WarpDrawnEnv(MujocoVecEnv(short_tasks(), 1, cameras=0), randomize=Randomization(mass=0.1))
     with pytest.raises(UserError, match="renderer warp"):
         WarpVecEnv(short_tasks(), 1, cameras=0, renderer=None, randomize=Randomization(color=0.1))
 

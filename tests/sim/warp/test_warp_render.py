@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.mujoco.vec_env import CAMERAS, NativeVecEnv
+from embodied_rl.sim.mujoco.vec_env import CAMERAS, MujocoVecEnv
 from embodied_rl.sim.render import make_renderer
 from embodied_rl.sim.render.raycast import RaycastRenderer
 from embodied_rl.types import Array, EpisodeSpec
@@ -34,8 +34,8 @@ class TestWarpPicturesContract(VecEnvContract):
     tasks = tuple(task.name for task in short_tasks())
 
     def make(self, num_envs: int) -> VecEnv:
-        native = NativeVecEnv(short_tasks(20), num_envs, image_size=16, threads=1, cameras=0)
-        return WarpDrawnEnv(native, device=DEVICE)
+        by_rays = MujocoVecEnv(short_tasks(20), num_envs, image_size=16, threads=1, cameras=0)
+        return WarpDrawnEnv(by_rays, device=DEVICE)
 
 
 @pytest.fixture(scope="module")
@@ -66,11 +66,11 @@ def by_ray_caster(model: mujoco.MjModel, qpos: Array) -> Array:
 def test_pictures_have_the_native_layout_and_colours(scene: tuple[SceneRenderer, Array]) -> None:
     renderer, qpos = scene
     ours = renderer.draw(torch.from_numpy(qpos).to(DEVICE), View(CAMERAS, SIZE)).cpu().numpy()
-    native = by_ray_caster(renderer.host, qpos)
-    assert (ours.dtype, ours.shape) == (np.uint8, native.shape)
+    by_rays = by_ray_caster(renderer.host, qpos)
+    assert (ours.dtype, ours.shape) == (np.uint8, by_rays.shape)
 
     def error(picture: Array) -> float:
-        return float(np.abs(picture.astype(int) - native).mean())
+        return float(np.abs(picture.astype(int) - by_rays).mean())
 
     assert error(ours) < 1.0
     for broken in (ours[..., ::-1], ours[:, :, ::-1], ours[:, :, :, ::-1], ours[:, ::-1], ours[::-1]):
@@ -106,16 +106,16 @@ def test_a_picture_does_not_depend_on_the_other_worlds(scene: tuple[SceneRendere
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[tuple[NativeVecEnv, WarpDrawnEnv]]:
+def pair() -> Iterator[tuple[MujocoVecEnv, WarpDrawnEnv]]:
     """Native worlds drawn by the ray caster, and the same drawn by MuJoCo Warp."""
     tasks = short_tasks()
-    plain = NativeVecEnv(tasks, 2, image_size=64, renderer=make_renderer("raycast", ()), threads=1)
-    drawn = WarpDrawnEnv(NativeVecEnv(tasks, 2, image_size=64, threads=1, cameras=0), device=DEVICE)
+    plain = MujocoVecEnv(tasks, 2, image_size=64, renderer=make_renderer("raycast", ()), threads=1)
+    drawn = WarpDrawnEnv(MujocoVecEnv(tasks, 2, image_size=64, threads=1, cameras=0), device=DEVICE)
     with closing(plain), closing(drawn):
         yield plain, drawn
 
 
-def test_pictures_show_the_substep_that_native_frames_show(pair: tuple[NativeVecEnv, WarpDrawnEnv]) -> None:
+def test_pictures_show_the_substep_that_native_frames_show(pair: tuple[MujocoVecEnv, WarpDrawnEnv]) -> None:
     drawn = pair[1]
     specs = [EpisodeSpec(i, short_tasks()[i].name, i, i) for i in range(2)]
     for env in pair:
@@ -129,11 +129,11 @@ def test_pictures_show_the_substep_that_native_frames_show(pair: tuple[NativeVec
         assert float((seen[0].images.int() - seen[1].images.cpu().int()).abs().float().mean()) < 1.0
         results = [env.step([0, 1], draw(env.info, 2)) for env in pair]
         assert torch.equal(results[0].reward, results[1].reward.cpu())
-    world = drawn._native.world(0)[1]
+    world = drawn._physics.single_env(0)[1]
     assert np.array_equal(poses(world.model, world.seen.qpos).xpos, world.seen.xpos)
     assert not np.array_equal(world.seen.qpos, world.data.qpos)
 
 
 def test_worlds_with_their_own_pictures_are_refused() -> None:
     with pytest.raises(UserError, match="cameras=0"):
-        WarpDrawnEnv(NativeVecEnv(short_tasks(), 1, threads=1))
+        WarpDrawnEnv(MujocoVecEnv(short_tasks(), 1, threads=1))

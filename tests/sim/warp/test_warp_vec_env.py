@@ -12,7 +12,7 @@ import torch
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.mujoco.kernel import Robot
-from embodied_rl.sim.mujoco.vec_env import NativeVecEnv
+from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.types import Array, EpisodeSpec
 from embodied_rl.vec_env import VecEnv
 from tests.sim.contract import VecEnvContract, draw, same_observations
@@ -65,13 +65,13 @@ def positions(env: WarpVecEnv, env_id: int) -> Array:
 
 
 def worst_difference(env: WarpVecEnv) -> float:
-    """Largest difference (m, rad) of a joint position from the native engine's after 20 control steps."""
+    """Largest difference (m, rad) of a joint position from the CPU engine's after 20 control steps."""
     actions = gentle(3)
-    with closing(NativeVecEnv(short_tasks(), 3, threads=1)) as native:
-        for each in (native, env):
+    with closing(MujocoVecEnv(short_tasks(), 3, threads=1)) as exact:
+        for each in (exact, env):
             each.reset(range(3), specs(3))
             assert not each.step(range(3), actions).failed.any()
-        return max(float(np.abs(positions(env, i) - native.data(i).qpos).max()) for i in range(3))
+        return max(float(np.abs(positions(env, i) - exact.data(i).qpos).max()) for i in range(3))
 
 
 def test_states_follow_the_native_engine_where_nothing_touches(env: WarpVecEnv) -> None:
@@ -91,15 +91,15 @@ def test_a_weaker_null_space_is_seen_in_the_states(monkeypatch: pytest.MonkeyPat
 
 
 def test_proprio_is_that_of_the_native_engine(env: WarpVecEnv) -> None:
-    with closing(NativeVecEnv(short_tasks(), 1, threads=1)) as native:
-        native.reset([0], specs(1))
+    with closing(MujocoVecEnv(short_tasks(), 1, threads=1)) as exact:
+        exact.reset([0], specs(1))
         env.reset([0], specs(1))
         for _ in range(2):
             expected, out = np.zeros(8, np.float32), env.new_observation(1)
-            native._slots[0].world.proprio(expected)  # type: ignore[union-attr]
+            exact._slots[0].env.proprio(expected)  # type: ignore[union-attr]
             env.observe([0], out)
             np.testing.assert_allclose(out.proprio[0].cpu().numpy(), expected, atol=2e-6)
-            native.step([0], gentle(1)[:, :5])
+            exact.step([0], gentle(1)[:, :5])
             env.step([0], gentle(1)[:, :5])
 
 

@@ -1,4 +1,4 @@
-"""The native engine in watched processes: the same worlds, and a crash of one ends nothing."""
+"""The CPU engine in watched processes: the same envs, and a crash of one ends nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim import tabletop
-from embodied_rl.sim.mujoco.factory import NativeFactory
+from embodied_rl.sim.mujoco.factory import MujocoFactory
 from embodied_rl.sim.wrappers.subprocess_env import ProcessVecEnv
 from embodied_rl.types import EpisodeSpec
 from embodied_rl.vec_env import SimulatorFailed
@@ -23,9 +23,9 @@ pytestmark = pytest.mark.process
 SLOTS, CHUNK = 3, 4
 
 
-def factory() -> NativeFactory:
+def factory() -> MujocoFactory:
     tasks = tuple(tabletop.load_suite("tabletop_object")[:2])
-    return NativeFactory(
+    return MujocoFactory(
         tasks,
         "raycast",
         official=False,
@@ -64,12 +64,12 @@ def test_worlds_pictures_and_film_frames_are_those_of_this_process(env: ProcessV
     actions = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, (SLOTS, CHUNK, 7)).astype(np.float32))
     with closing(factory()(SLOTS)) as here:
         assert env.info == here.info
-        for worlds in (here, env):
-            worlds.reset(range(SLOTS), specs())
+        for envs in (here, env):
+            envs.reset(range(SLOTS), specs())
         for _ in range(3):
             one, two = here.step(range(SLOTS), actions), env.step(range(SLOTS), actions)
             np.testing.assert_array_equal(one.steps_taken, two.steps_taken)
-        seen = [worlds.new_observation(SLOTS) for worlds in (here, env)]
+        seen = [envs.new_observation(SLOTS) for envs in (here, env)]
         here.observe(range(SLOTS), seen[0])
         assert env.observe(range(SLOTS), seen[1]) == []
         np.testing.assert_array_equal(seen[0].images, seen[1].images)
