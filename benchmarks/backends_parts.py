@@ -38,28 +38,28 @@ NEEDS: dict[str, tuple[str, ...]] = {
 
 def native(quick: bool) -> Iterator[Row]:
     """MuJoCo on the CPU's cores, drawn by what `--env.renderer auto` takes."""
-    yield from pictures(MujocoConfig(), (8,) if quick else (32, 256), quick)
+    yield from images(MujocoConfig(), (8,) if quick else (32, 256), quick)
 
 
 def warp(quick: bool) -> Iterator[Row]:
     """MuJoCo Warp steps and draws all envs in one batch, on a GPU if there is one."""
-    yield from pictures(WarpConfig(renderer="warp"), _many(quick), quick)
+    yield from images(WarpConfig(renderer="warp"), _many(quick), quick)
 
 
 def warp_deterministic(quick: bool) -> Iterator[Row]:
     """The same with exact repetition, which costs a GPU much and a CPU nothing."""
-    yield from pictures(WarpConfig(renderer="warp", deterministic=True), _many(quick), quick)
+    yield from images(WarpConfig(renderer="warp", deterministic=True), _many(quick), quick)
 
 
 def warp_renderer(quick: bool) -> Iterator[Row]:
     """Physics on the CPU's cores, images of all envs in one batch by MuJoCo Warp."""
-    yield from pictures(MujocoConfig(renderer="warp"), _many(quick), quick)
+    yield from images(MujocoConfig(renderer="warp"), _many(quick), quick)
 
 
 def libero_warp_renderer(quick: bool) -> Iterator[Row]:
     """A task of LIBERO, stepped on the CPU's cores, its meshes and textures drawn in one batch."""
     counts = (2 if quick else 4,) if pick_device("auto") == "cpu" else (64,) if quick else (128, 512)
-    yield from pictures(MujocoConfig(renderer="warp", era="current"), counts, quick, LIBERO_SUITE)
+    yield from images(MujocoConfig(renderer="warp", era="current"), counts, quick, LIBERO_SUITE)
 
 
 def _many(quick: bool) -> tuple[int, ...]:
@@ -68,7 +68,7 @@ def _many(quick: bool) -> tuple[int, ...]:
     return (64,) if quick else (256, 1024, 4096)
 
 
-def pictures(config: SceneConfig, counts: Sequence[int], quick: bool, suite: str = SUITE) -> Iterator[Row]:
+def images(config: SceneConfig, counts: Sequence[int], quick: bool, suite: str = SUITE) -> Iterator[Row]:
     """A simulator with cameras: the suite's first task for every number of envs and size."""
     tasks, device = load_tasks(suite, era=config.scene_era)[:1], pick_device("auto")
     renderer = pick_renderer(config, tasks).name

@@ -30,16 +30,16 @@ from embodied_rl.real_robot.ros2.clock import Clock
 from embodied_rl.real_robot.ros2.config import load_ros_config
 from embodied_rl.real_robot.ros2.session import Session
 from embodied_rl.real_robot.server.app import PolicyServer
+from embodied_rl.real_robot.server.images import ImageFitter
 from embodied_rl.real_robot.server.limits import ServerLimits
 from embodied_rl.real_robot.server.observations import PolicySpec, Request
-from embodied_rl.real_robot.server.pictures import PictureFitter
 from embodied_rl.types import Array
 
 WIDTH, HEIGHT, HZ = 1920, 1080, 30.0
 SPEC = PolicySpec(cameras=2, image_size=16, proprio_dim=8, chunk_len=16, action_dim=7)
 """Chunks that reach 0.8 s: a computer that has other things to do answers late."""
 _MODULE = "embodied_rl.benchmarks.deploy_cameras"
-_PICTURES, _WAIT_S, _AFTER_S = 4, 60.0, 0.3
+_IMAGES, _WAIT_S, _AFTER_S = 4, 60.0, 0.3
 
 
 def button_to_last_command(config: LauncherConfig, task: str, presses: int) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def decide(requests: Sequence[Request]) -> list[Array | str]:
 def serve(port: int) -> None:
     """Answer until ended: what a policy thinks is no matter of the button's."""
     address = socket.create_server(("127.0.0.1", port))
-    fitter = PictureFitter(size=SPEC.image_size, pipeline="as_rendered", mirror=False)
+    fitter = ImageFitter(size=SPEC.image_size, pipeline="as_rendered", mirror=False)
     names = ("cameras", "image_size", "proprio_dim", "chunk_len", "action_dim", "instruction")
     metadata = {name: getattr(SPEC, name) for name in names} | {"policy": "stays", "weights": "none"}
     server = PolicyServer(decide, SPEC, fitter, metadata=metadata, limits=ServerLimits())
@@ -130,8 +130,8 @@ def _publish(session: Session, stopping: list[int]) -> None:
         session.node.create_publisher(Image, camera.topic, qos.sensor()) for camera in load_ros_config("twin").cameras
     ]
     rng = np.random.default_rng(os.getpid())
-    pictures = [
-        array("B", rng.integers(0, 256, HEIGHT * WIDTH * 3, np.uint8).tobytes()) for _ in range(_PICTURES)
+    images = [
+        array("B", rng.integers(0, 256, HEIGHT * WIDTH * 3, np.uint8).tobytes()) for _ in range(_IMAGES)
     ]  # new ones: a camera that repeats itself is a fault
     print("cameras ready", flush=True)
     clock, number = Clock(), 0
@@ -142,7 +142,7 @@ def _publish(session: Session, stopping: list[int]) -> None:
         for publisher in publishers:
             number += 1
             message = Image(height=HEIGHT, width=WIDTH, encoding="rgb8", step=3 * WIDTH)
-            message.data = pictures[number % _PICTURES]
+            message.data = images[number % _IMAGES]
             set_time(message.header.stamp, time.time_ns())
             publisher.publish(message)
 

@@ -161,7 +161,7 @@ def measure_all(
         lines = [stamp, *([asdict(row) for row in rows] for rows in done.values())]
         replace_text(kept, "".join(json.dumps(line) + "\n" for line in lines))
     renderers: dict[str, Renderer] = {
-        "exact": make_renderer("osmesa", (), pictures=True),
+        "exact": make_renderer("osmesa", (), images=True),
         "plain": make_renderer("osmesa", ()),
         "fast": make_renderer("raster", (), ladders=ladders_dir()),
     }

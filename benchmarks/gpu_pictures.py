@@ -99,7 +99,7 @@ class _Busy:
             torch.mm(self._matrix, self._matrix)
 
 
-def _pictures(config: SchedulerConfig, device: str, quick: bool) -> dict[int, tuple[Tensor, Tensor]]:
+def _images(config: SchedulerConfig, device: str, quick: bool) -> dict[int, tuple[Tensor, Tensor]]:
     """By episode: the pictures that the policy was shown, and those that its rows have."""
     tasks = load_tasks("tabletop_spatial")[: 1 if quick else None]
     learner = _Busy(device, quick)
@@ -130,7 +130,7 @@ def pictures(quick: bool) -> Iterator[dict[str, Any]]:
     device = pick_device("auto")
     expected: dict[int, tuple[Tensor, Tensor]] = {}
     for name, config in WAYS:
-        found = _pictures(config, device, quick)
+        found = _images(config, device, quick)
         expected = expected or found
         if found.keys() != expected.keys():
             raise RuntimeError(f"{name} ran other episodes than serial")

@@ -149,7 +149,7 @@ def _cameras(
     gap, steps = 0.0, CHUNK * plan.decisions
     with ExitStack() as stack:
         mine = {
-            name: stack.enter_context(closing(OurEnvs(task, plan.num_envs, IMAGE_SIZE, pictures=name == OURS)))
+            name: stack.enter_context(closing(OurEnvs(task, plan.num_envs, IMAGE_SIZE, images=name == OURS)))
             for name in (OURS, PLAIN)
         }
         for repeat in range(plan.repeats + 1):

@@ -29,8 +29,8 @@ class OurEnvs:
     without them, as this project's policies see it.
     """
 
-    def __init__(self, task: LiberoTask, count: int, size: int, *, pictures: bool | None = None) -> None:
-        renderer = GlRenderer("osmesa", pictures=pictures) if pictures is not None else None
+    def __init__(self, task: LiberoTask, count: int, size: int, *, images: bool | None = None) -> None:
+        renderer = GlRenderer("osmesa", images=images) if images is not None else None
         self._envs = MujocoVecEnv([task], count, image_size=size, renderer=renderer, stop_at_success=False)
         self._slots = list(range(count))
         self._specs = [EpisodeSpec(env_id, task.name, env_id, 0) for env_id in self._slots]

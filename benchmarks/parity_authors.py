@@ -216,7 +216,7 @@ class Authors:
             stds=[(0.229, 0.224, 0.225), (0.5, 0.5, 0.5)],
         )
         for row in images:
-            seen = [processor(image.fromarray(picture), return_tensors="pt")["pixel_values"] for picture in row]
+            seen = [processor(image.fromarray(frame), return_tensors="pt")["pixel_values"] for frame in row]
             yield torch.cat(seen, dim=1)
 
 

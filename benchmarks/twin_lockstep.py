@@ -116,7 +116,7 @@ class Lockstep:
         self._observations.instruction = self.plant.reset(task, state, seed=state)
         positions = self.plant.joints()[0]
         self._follower, self._finger = TrajectoryFollower(positions[:7]), float(positions[7])
-        self._pictures: deque[tuple[int, int, np.ndarray]] = deque()
+        self._images: deque[tuple[int, int, np.ndarray]] = deque()
         self._answer: tuple[int, Chunk] | None = None
         self._asked_ns, self._decision, self._seed = -1, 0, state
         begins_ns = self._begin()
@@ -148,12 +148,12 @@ class Lockstep:
             self._loop.joint_states(self._names, self.plant.joints()[0], now_ns)
         if now_ns % _CAMERAS_NS == 0:
             due_ns = now_ns + round(self._twin.camera_latency_ms * 1e6)
-            self._pictures.append((due_ns, now_ns, self.plant.pictures()))
-        looked = bool(self._pictures) and self._pictures[0][0] <= now_ns
-        while self._pictures and self._pictures[0][0] <= now_ns:
-            _, stamp_ns, images = self._pictures.popleft()
+            self._images.append((due_ns, now_ns, self.plant.images()))
+        looked = bool(self._images) and self._images[0][0] <= now_ns
+        while self._images and self._images[0][0] <= now_ns:
+            _, stamp_ns, images = self._images.popleft()
             for camera, image in zip(CAMERAS, images, strict=True):
-                self._observations.picture(camera, image, stamp_ns, now_ns)
+                self._observations.image(camera, image, stamp_ns, now_ns)
         self._take(now_ns)
         if looked and self._answer is None and self._loop.due(now_ns):
             self._ask(now_ns)

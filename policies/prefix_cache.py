@@ -127,9 +127,9 @@ class PrefixCache:
 
 def digests(images: Tensor, ids: Tensor, lengths: Sequence[int]) -> list[bytes]:
     """128 bits for each row of images uint8 [N,V,H,W,3] and prompt ids [N,T], valid up to lengths[i]."""
-    pictures, words = images.cpu().contiguous().numpy(), ids.cpu().numpy()
+    pixels, words = images.cpu().contiguous().numpy(), ids.cpu().numpy()
     return [
-        hashlib.blake2b(words[row, :count].tobytes() + pictures[row].tobytes(), digest_size=16).digest()
+        hashlib.blake2b(words[row, :count].tobytes() + pixels[row].tobytes(), digest_size=16).digest()
         for row, count in enumerate(lengths)
     ]
 

@@ -17,8 +17,8 @@ import pytest
 
 from embodied_rl.real_robot import client
 from embodied_rl.real_robot.client.wire import pack, unpack
+from embodied_rl.real_robot.server.images import ImageFitter
 from embodied_rl.real_robot.server.observations import PolicySpec, read_request
-from embodied_rl.real_robot.server.pictures import PictureFitter
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -107,7 +107,7 @@ class Server:
         """An episode begins."""
 
     def infer(self, obs: dict[str, Any]) -> dict[str, Any]:
-        request = read_request(unpack(pack(obs)), self.spec, PictureFitter(size=8))
+        request = read_request(unpack(pack(obs)), self.spec, ImageFitter(size=8))
         assert request.instruction
         return {"actions": np.zeros((8, 7), np.float32)}
 

@@ -40,9 +40,9 @@ def _read(path: Path) -> Array:
     """Every second frame of the first camera, without its caption, WIDTH pixels wide."""
     first = np.s_[-FRAME_SIZE:, :FRAME_SIZE]
     with av.open(str(path)) as container:
-        pictures = [frame.to_ndarray(format="rgb24")[first] for frame in container.decode(video=0)][::2]
-    size = (WIDTH, WIDTH * pictures[0].shape[0] // pictures[0].shape[1])
-    return np.stack([cv2.resize(picture, size, interpolation=cv2.INTER_AREA) for picture in pictures])
+        images = [frame.to_ndarray(format="rgb24")[first] for frame in container.decode(video=0)][::2]
+    size = (WIDTH, WIDTH * images[0].shape[0] // images[0].shape[1])
+    return np.stack([cv2.resize(image, size, interpolation=cv2.INTER_AREA) for image in images])
 
 
 def compose(pairs: Sequence[tuple[Array, Array]]) -> list[Array]:
@@ -55,7 +55,7 @@ def compose(pairs: Sequence[tuple[Array, Array]]) -> list[Array]:
             clip = pair[index]
             columns.append(np.concatenate([clip, np.repeat(clip[-1:], length - len(clip), axis=0)]))
         row = np.concatenate(columns, axis=2)
-        rows.append([captioned(picture, label) for picture in row])
+        rows.append([captioned(image, label) for image in row])
     return [np.concatenate([above, below], axis=0) for above, below in zip(*rows, strict=True)]
 
 

@@ -100,7 +100,7 @@ def compare(task: LiberoTask, recorded: dict[str, Array]) -> Difference:
     """How far our pictures and states are from `recorded` (see official/frames.py)."""
     images = recorded["images"]
     size = images.shape[2]
-    renderer = GlRenderer("osmesa", pictures=True)
+    renderer = GlRenderer("osmesa", images=True)
     scene, out = renderer.add_scene(task.build_visual()), np.empty_like(images[0])
     drawn = 0
     sites = [task.build_visual().site(each.site).id for each in task.indicators]

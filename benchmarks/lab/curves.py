@@ -283,9 +283,9 @@ def draw(points: Sequence[Point]) -> bytes:
         _panel(axes, label, seeds, [p for p in points if p.label == label and p.rollout_success is not None])
     for axes in panels:  # of the last line
         axes.set_axis_off()
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=110)
-    return picture.getvalue()
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=110)
+    return image.getvalue()
 
 
 def _panel(axes: Any, label: str, seeds: Mapping[int, Sequence[Point]], rollouts: Sequence[Point]) -> None:

@@ -28,7 +28,7 @@ from embodied_rl.jobs.deploy import held_out, launcher_config
 from embodied_rl.real_robot.deploy.dashboard import dashboard
 from embodied_rl.real_robot.deploy.episodes import Episode, run_episode
 from embodied_rl.real_robot.deploy.launcher import Launcher, LauncherConfig
-from embodied_rl.real_robot.record.episodes import RecordedEpisode, read_episodes, read_pictures
+from embodied_rl.real_robot.record.episodes import RecordedEpisode, read_episodes, read_images
 from embodied_rl.real_robot.record.reader import RecordingFile
 from embodied_rl.real_robot.ros2.environment import enter, ros_environment
 from embodied_rl.telemetry.video import captioned, tile, write_gif
@@ -123,13 +123,13 @@ def film(recording: RecordingFile, *, success: bool) -> list[Array]:
     """Frames of the last episode, uint8 [H, W, 3]: its cameras side by side under the instruction and the time."""
     episode = read_episodes(recording)[-1]
     cameras = recording.session.cameras
-    wanted = episode.pictures(cameras)[::STRIDE]
-    pictures = dict(read_pictures(recording, {picture for row in wanted for picture in row}))
+    wanted = episode.images(cameras)[::STRIDE]
+    images = dict(read_images(recording, {image for row in wanted for image in row}))
     frames = [
-        captioned(tile([pictures[picture] for picture in row]), caption(episode, index * STRIDE))
+        captioned(tile([images[image] for image in row]), caption(episode, index * STRIDE))
         for index, row in enumerate(wanted)
     ]
-    last = tile([pictures[picture] for picture in wanted[-1]])
+    last = tile([images[image] for image in wanted[-1]])
     return frames + [captioned(last, caption(episode, len(episode.steps) - 1), success)] * LAST
 
 

@@ -45,7 +45,7 @@ PICKS = (
     "libero_spatial/pick_up_the_black_bowl_on_the_cookie_box_and_place_it_on_the_plate",
     "libero_goal/put_the_bowl_on_the_plate",
 )
-PICTURES = "libero_object"
+IMAGES = "libero_object"
 MOST_MM, MOST_PICKS_APART, MOST_COST, MOST_GREY = 1.0, 2, 1.25, 0.5
 """What the published era promises: mm that a body may be off, successes of 50, times the current era's CPU time, and
 mean difference of a picture's values (of 255)."""
@@ -81,7 +81,7 @@ def run(source: Path | None, root: Path, work: Path, tasks: Sequence[str]) -> di
     official = Official(environment, assets, False, work / "recorded")
     official.scratch.mkdir(parents=True, exist_ok=True)
     record(official, tasks)
-    drawn = [name for name in tasks if name.startswith(f"{PICTURES}/")]
+    drawn = [name for name in tasks if name.startswith(f"{IMAGES}/")]
     frames = Official(environment, official.assets, False, work / "frames")
     frames.scratch.mkdir(exist_ok=True)
     missing = [name for name in drawn if not (frames.scratch / f"{name}.npz").is_file()]
@@ -101,7 +101,7 @@ def _measure(root: Path, name: str, work: Path) -> TaskResult:
         "bundle": fingerprint(read_exported(root, name)),
     }
     path = work / "measured" / f"{name}.json"
-    frames = work / "frames" / f"{name}.npz" if name.startswith(f"{PICTURES}/") else None
+    frames = work / "frames" / f"{name}.npz" if name.startswith(f"{IMAGES}/") else None
     if path.is_file():
         kept = json.loads(path.read_text(encoding="utf-8"))
         if kept.pop("versions") == versions and bool(kept["grey"]) == (frames is not None):
@@ -163,7 +163,7 @@ def table(found: Mapping[str, Any]) -> list[str]:
             str(current["picks"]),
             str(published["picks"]),
         ),
-        (f"pictures of {PICTURES}, mean difference of 255", *(_two(era["grey"]) for era in (current, published))),
+        (f"pictures of {IMAGES}, mean difference of 255", *(_two(era["grey"]) for era in (current, published))),
         ("CPU time of a control step", "1", f"{published['cost']:.2f}"),
     ]
     head = [f"| against mujoco {OLD_MUJOCO} | current ({found['mujoco']}) | published |", "|---|---|---|"]

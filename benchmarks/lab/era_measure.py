@@ -53,7 +53,7 @@ def measure(root: Path, name: str, recorded: dict[str, Array], steps: int, frame
     off, holds = _settle(root, name, recorded, steps)
     picked_old = recorded["picked"].tolist() if "picked" in recorded else []
     picked = {str(era): _pick(root, name, recorded, era) for era in ERAS} if picked_old else {}
-    return TaskResult(name, off, holds, picked, picked_old, pictures(root, name, frames) if frames else {})
+    return TaskResult(name, off, holds, picked, picked_old, images(root, name, frames) if frames else {})
 
 
 def _settle(
@@ -97,14 +97,14 @@ def _picks(env: Env, state: Array, start: dict[str, Array]) -> bool:
     return False
 
 
-def pictures(root: Path, name: str, path: Path) -> dict[str, float]:
+def images(root: Path, name: str, path: Path) -> dict[str, float]:
     """By era, the mean difference of a value (of 255) from the pictures at `path` (see official/frames.py)."""
     found = {}
     with np.load(path) as arrays:
         recorded = dict(arrays)
     for era in ERAS:
         visual = load_task(root, name, era).build_visual()
-        renderer = GlRenderer("osmesa", pictures=True)
+        renderer = GlRenderer("osmesa", images=True)
         scene, out = renderer.add_scene(visual), np.empty_like(recorded["images"][0])
         gaps = []
         for image, xpos, xmat, alpha in zip(

@@ -222,9 +222,9 @@ def draw(runs: Mapping[str, Sequence[Run]]) -> bytes:
         axes.set(xlabel="training episodes", ylabel="success", ylim=(-0.02, 1.02), title=part)
         axes.grid(alpha=0.25)
         axes.legend(loc="lower right", frameon=False, fontsize="small")
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=110)
-    return picture.getvalue()
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=110)
+    return image.getvalue()
 
 
 def _curve(run: Run, column: str) -> tuple[list[float], list[float]]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from embodied_rl.data.lerobot import load
 from embodied_rl.errors import UserError
-from embodied_rl.real_robot.record.episodes import Picture, read_pictures, stored_pictures
+from embodied_rl.real_robot.record.episodes import Image, read_images, stored_images
 from embodied_rl.real_robot.record.reader import RecordingFile
 from embodied_rl.real_robot.twin.plant import Plant
 from embodied_rl.telemetry.video import captioned, tile
@@ -32,11 +32,11 @@ def recorded_views(recording: Path) -> dict[str, Array]:
     while True:
         file = RecordingFile(recording)
         cameras = file.session.cameras
-        last: dict[str, Picture] = {}
-        for picture in sorted(stored_pictures(file, cameras), key=lambda picture: picture[1]):
+        last: dict[str, Image] = {}
+        for picture in sorted(stored_images(file, cameras), key=lambda picture: picture[1]):
             last[picture[0]] = picture
         if len(last) == len(cameras):
-            seen = dict(read_pictures(file, set(last.values())))
+            seen = dict(read_images(file, set(last.values())))
             return {camera: seen[last[camera]] for camera in cameras}
         if time.monotonic() > deadline:
             missing = ", ".join(camera for camera in cameras if camera not in last)

@@ -15,12 +15,12 @@ from embodied_rl.data.layout import ENDS_IN_SUCCESS, DatasetSpec, Episode
 from embodied_rl.errors import UserError
 from embodied_rl.real_robot.record.episodes import (
     EpisodeChoice,
-    Picture,
+    Image,
     RecordedEpisode,
     StepChoice,
     read_episodes,
-    read_pictures,
-    stored_pictures,
+    read_images,
+    stored_images,
 )
 from embodied_rl.real_robot.record.events import PolicyChanged, SessionStarted
 from embodied_rl.real_robot.record.reader import RecordingFile
@@ -147,9 +147,9 @@ def _recorded_size(files: Sequence[RecordingFile], session: SessionStarted) -> i
     sizes = set()
     for recording in files:
         for camera in session.cameras:
-            first = next(iter(stored_pictures(recording, [camera])), None)
+            first = next(iter(stored_images(recording, [camera])), None)
             if first is not None:
-                sizes |= {image.shape[:2] for _, image in read_pictures(recording, {first})}
+                sizes |= {image.shape[:2] for _, image in read_images(recording, {first})}
     sides = {side for size in sizes for side in size}
     if len(sides) > 1:
         found = ", ".join(f"{width} x {height}" for height, width in sorted(sizes))
@@ -162,7 +162,7 @@ def _recorded_size(files: Sequence[RecordingFile], session: SessionStarted) -> i
 def _choose(recording: RecordingFile, plan: ExportPlan, left_out: Counter[str]) -> list[RecordedEpisode]:
     """The episodes to export; the others are counted with the reason."""
     cameras, kept = recording.session.cameras, []
-    stored = stored_pictures(recording, cameras)
+    stored = stored_images(recording, cameras)
     wanted = []
     for attempt in read_episodes(recording):
         parts = attempt.parts(plan.steps, recording.session.control_hz)
@@ -192,14 +192,14 @@ def _store(
 ) -> None:
     """Read the pictures once, in order, and store each episode as soon as it has all of its."""
     size, cameras = spec.image_size, spec.cameras
-    wanted: dict[Picture, list[tuple[int, int, int]]] = {}
+    wanted: dict[Image, list[tuple[int, int, int]]] = {}
     for index, episode in enumerate(episodes):
         for row, pictures in enumerate(episode.pictures(cameras)):
             for view, picture in enumerate(pictures):
                 wanted.setdefault(picture, []).append((index, row, view))
     images: dict[int, Array] = {}
     missing = {index: len(episode.steps) * len(cameras) for index, episode in enumerate(episodes)}
-    for picture, image in read_pictures(recording, set(wanted)):
+    for picture, image in read_images(recording, set(wanted)):
         fitted = image if image.shape[:2] == (size, size) else place.resize(image, size)
         for index, row, view in wanted[picture]:
             if index not in images:

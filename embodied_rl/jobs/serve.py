@@ -22,7 +22,7 @@ from embodied_rl.policy import ActMode
 from embodied_rl.real_robot.client.wire import MAX_LIST, PROTOCOL
 from embodied_rl.real_robot.server.limits import ServerLimits
 from embodied_rl.real_robot.server.observations import GENERIC, MAX_SIDE, OPENPI, OPTIONS, PolicySpec
-from embodied_rl.real_robot.server.pictures import PictureFitter
+from embodied_rl.real_robot.server.images import ImageFitter
 from embodied_rl.real_robot.server.served_policy import ServedPolicy
 from embodied_rl.sim.libero.protocol import NATIVE, PROTOCOLS
 from embodied_rl.telemetry.info import PolicyInfo
@@ -85,7 +85,7 @@ def run(request: ServeRequest) -> None:
         server = server_class(
             served.decide,
             spec,
-            PictureFitter(size=spec.image_size, pipeline=pipeline, mirror=request.mirror),
+            ImageFitter(size=spec.image_size, pipeline=pipeline, mirror=request.mirror),
             metadata=metadata(info, spec, pipeline, request) | trained_on(read_provenance(folder)),
             limits=request.limits,
             seed=request.seed,
@@ -246,7 +246,7 @@ def metadata(info: PolicyInfo, spec: PolicySpec, pipeline: str, request: ServeRe
 
 def _head(info: PolicyInfo, spec: PolicySpec, pipeline: str, request: ServeRequest) -> list[str]:
     parts = {
-        f"{counted(spec.cameras, 'picture')} of {spec.image_size} x {spec.image_size}": spec.cameras,
+        f"{counted(spec.cameras, 'image')} of {spec.image_size} x {spec.image_size}": spec.cameras,
         f"{spec.proprio_dim} numbers of {'proprio' if spec.cameras else 'its state'}": spec.proprio_dim,
         "an instruction": spec.instruction,
     }
@@ -255,10 +255,10 @@ def _head(info: PolicyInfo, spec: PolicySpec, pipeline: str, request: ServeReque
         "unnorm key": info.unnorm_key,
         "reads": ", ".join(part for part, read in parts.items() if read),
         "answers": f"{spec.chunk_len} actions of {spec.action_dim}, {request.mode}",
-        "pictures": f"of another size: {pipeline}" + ("; left and right are swapped" if request.mirror else ""),
+        "images": f"of another size: {pipeline}" + ("; left and right are swapped" if request.mirror else ""),
         "access": access(request.host, request.token),
     }
-    left_out = () if spec.cameras else ("unnorm key", "pictures")
+    left_out = () if spec.cameras else ("unnorm key", "images")
     return [f"{name:<12}{text}" for name, text in rows.items() if name not in left_out]
 
 

@@ -35,14 +35,14 @@ class ImagePipeline:
 
     def __call__(self, frame: Array, size: int) -> Array:
         """The picture, uint8 [size, size, 3]; ValueError when nothing resizes the frame to that size."""
-        picture = frame[:, ::-1] if self.mirror else frame
+        image = frame[:, ::-1] if self.mirror else frame
         if self.jpeg:
-            picture = jpeg_round_trip(picture)
-        if picture.shape[:2] != (size, size):
+            image = jpeg_round_trip(image)
+        if image.shape[:2] != (size, size):
             if self.resize is None:
                 raise ValueError(f"frames are {frame.shape[:2]} and the policy takes {size}: render them at that size")
-            picture = self.resize(picture, size)
-        return picture if self.crop_area is None else center_crop_tf(picture, self.crop_area)
+            image = self.resize(image, size)
+        return image if self.crop_area is None else center_crop_tf(image, self.crop_area)
 
 
 PIPELINES = {

@@ -22,7 +22,7 @@ from embodied_rl.types import Array, EpisodeSpec
 
 _EARLY_NS = 15_000_000
 """So long before a control step ends the next action is taken, so that there is no pause between two."""
-_PATIENCE_S, _PAUSE_S, _NEW_PICTURE_S, _TAKEN_S = 30.0, 0.1, 3.0, 3.0
+_PATIENCE_S, _PAUSE_S, _NEW_IMAGE_S, _TAKEN_S = 30.0, 0.1, 3.0, 3.0
 _HEARTBEAT_S = 0.02
 
 
@@ -116,7 +116,7 @@ class BridgeArm:
 
     def see(self) -> ArmView:
         """See `LiveArm.see`; waits for pictures of after the last control step."""
-        until_ns = self._clock.now_ns() + round(_NEW_PICTURE_S * 1e9)
+        until_ns = self._clock.now_ns() + round(_NEW_IMAGE_S * 1e9)
         observations = self.bridge.context.observations
         while (now_ns := self._clock.now_ns()) < until_ns:
             seen = observations.take(now_ns)
@@ -124,7 +124,7 @@ class BridgeArm:
                 images = [image if self._fit is None else self._fit(image) for image in seen.images.values()]
                 return ArmView(np.stack(images), seen.proprio.astype(np.float32))
             observations.wait(_PAUSE_S)
-        raise ArmFailedError(f"no new pictures for {_NEW_PICTURE_S:.0f} s: {self._faults()}")
+        raise ArmFailedError(f"no new pictures for {_NEW_IMAGE_S:.0f} s: {self._faults()}")
 
     def act(self, action: Array) -> bool:
         """See `LiveArm.act`."""

@@ -104,8 +104,8 @@ class LiveVecEnv:
             seen = self._see(env_id)
         except ArmFailedError as error:
             raise SimulatorFailed(str(error)) from error
-        picture = seen.images[self.info.cameras.index(camera)]
-        return np.asarray(cv2.resize(picture, (size, size), interpolation=cv2.INTER_AREA))
+        image = seen.images[self.info.cameras.index(camera)]
+        return np.asarray(cv2.resize(image, (size, size), interpolation=cv2.INTER_AREA))
 
     def new_observation(self, rows: int) -> Observation:
         """See `VecEnv.new_observation`."""

@@ -103,7 +103,7 @@ class BridgeRecorder:
         elif isinstance(event, PolicyServed):
             self._stamp, self._is_new = stamp_of(event.metadata), True
         elif isinstance(event, ObservationTaken):
-            self._pictures(event)
+            self._images(event)
         elif isinstance(event, JointsMeasured):
             self._sink.record(JointStates(event.time_ns, event.names, event.positions, event.velocities))
         elif isinstance(event, ButtonMoved):
@@ -127,7 +127,7 @@ class BridgeRecorder:
         chunk = Chunk(event.observed_ns, event.actions, event.policy)
         self._sink.record(ChunkArrived(event.time_ns, chunk, event.receipt, event.frozen))
 
-    def _pictures(self, seen: ObservationTaken) -> None:
+    def _images(self, seen: ObservationTaken) -> None:
         """Record the pictures of an observation, each once."""
         if seen.stamp_ns > self._seen_ns:
             self._seen_ns = seen.stamp_ns
@@ -173,7 +173,7 @@ class BridgeRecorder:
         seen = self._observe(time_ns)
         if seen is None:
             return
-        self._pictures(seen)
+        self._images(seen)
         human = source == "human"
         self._open = ControlStep(
             time_ns=time_ns,

@@ -236,10 +236,10 @@ def decode_image(data: bytes) -> CameraImage:
     import cv2
 
     camera, time_ns, at = decode_image_head(data)
-    picture = cv2.imdecode(np.frombuffer(data, np.uint8, offset=at), cv2.IMREAD_COLOR)
-    if picture is None:
+    decoded = cv2.imdecode(np.frombuffer(data, np.uint8, offset=at), cv2.IMREAD_COLOR)
+    if decoded is None:
         raise UserError(f"camera {camera}: the picture of {time_ns} ns is damaged")
-    return CameraImage(time_ns, camera, np.ascontiguousarray(picture[..., ::-1]))
+    return CameraImage(time_ns, camera, np.ascontiguousarray(decoded[..., ::-1]))
 
 
 def _text(body: bytes, text: str) -> bytes:

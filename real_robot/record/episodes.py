@@ -14,7 +14,7 @@ from embodied_rl.real_robot.record.reader import RecordingFile
 
 EpisodeChoice = Literal["all", "success", "labelled"]
 StepChoice = Literal["all", "human"]
-Picture = tuple[str, int]
+Image = tuple[str, int]
 """A camera and the time of one of its pictures."""
 _LONGEST_STEP = 1.5
 """Of a control step: when the next one must have begun; the control loop's ticks blur it by less than half."""
@@ -40,7 +40,7 @@ class RecordedEpisode:
     steps: Sequence[ControlStep]
     final: bool = True
 
-    def pictures(self, cameras: Sequence[str]) -> list[list[Picture]]:
+    def images(self, cameras: Sequence[str]) -> list[list[Image]]:
         """For each step, the picture of each camera that was the newest then; [] where a camera had none yet."""
         return [
             [(camera, step.images_ns[camera]) for camera in cameras] if set(cameras) <= set(step.images_ns) else []
@@ -100,14 +100,14 @@ def read_episodes(recording: RecordingFile) -> list[RecordedEpisode]:
     return found
 
 
-def stored_pictures(recording: RecordingFile, cameras: Sequence[str]) -> set[Picture]:
+def stored_images(recording: RecordingFile, cameras: Sequence[str]) -> set[Image]:
     """The pictures that the recording has."""
     topics = [CAMERA_TOPIC + camera for camera in cameras]
     heads = (decode_image_head(message.data) for message in recording.messages(topics))
     return {(camera, time_ns) for camera, time_ns, _ in heads}
 
 
-def read_pictures(recording: RecordingFile, wanted: set[Picture]) -> Iterator[tuple[Picture, np.ndarray]]:
+def read_images(recording: RecordingFile, wanted: set[Image]) -> Iterator[tuple[Image, np.ndarray]]:
     """The wanted pictures, uint8 [H, W, 3], in the order of writing; each once."""
     left = set(wanted)
     for message in recording.messages([CAMERA_TOPIC + camera for camera in {camera for camera, _ in wanted}]):

@@ -17,8 +17,8 @@ from embodied_rl.real_robot.ros2.config import CameraTopic
 from embodied_rl.real_robot.ros2.context import BridgeContext
 from embodied_rl.real_robot.ros2.episodes import EpisodeBook
 from embodied_rl.real_robot.ros2.events import JointsMeasured
+from embodied_rl.real_robot.ros2.images import ImageError, of_compressed, of_raw
 from embodied_rl.real_robot.ros2.loop import MOST_TWIST
-from embodied_rl.real_robot.ros2.pictures import PictureError, of_compressed, of_raw
 from embodied_rl.real_robot.ros2.publishers import nobody_listens, other_commanders
 
 _WATCH_S = 0.1
@@ -95,12 +95,12 @@ class Inputs:
         self.instruction_problem = ""
         config, node = context.config, self._node
         self.flows = {"joint_states": Flow(), **{name: Flow() for name in context.observations.cameras}}
-        urgent, pictures = context.session.beside("urgent"), context.session.beside("pictures")
+        urgent, images = context.session.beside("urgent"), context.session.beside("pictures")
         urgent.create_subscription(JointState, config.joint_states, self._joints, qos.sensor(5))
         for camera in config.cameras:
             if camera.name in self.flows:
                 kind = CompressedImage if camera.compressed else Image
-                pictures.create_subscription(kind, camera.topic, partial(self._picture, camera), qos.sensor())
+                images.create_subscription(kind, camera.topic, partial(self._image, camera), qos.sensor())
         self.buttons = ButtonTopic(context, urgent)
         urgent.create_timer(_WATCH_S, self._watch)
         for profile in (qos.latched(), qos.event()):  # of a publisher that keeps its words, and of one that does not
@@ -186,16 +186,16 @@ class Inputs:
             return
         flow.problem = "" if refused is None else f"{refused.kind}: {refused.detail}"
 
-    def _picture(self, camera: CameraTopic, message: Any) -> None:
+    def _image(self, camera: CameraTopic, message: Any) -> None:
         context, flow = self._context, self.flows[camera.name]
         now_ns, stamp_ns = context.clock.now_ns(), context.clock.own_ns(nanoseconds(message.header.stamp))
         flow.note(now_ns, stamp_ns)
         try:
             image = of_compressed(message) if camera.compressed else of_raw(message)
-        except PictureError as error:
+        except ImageError as error:
             flow.problem = str(error)
             return
-        flow.problem = context.observations.picture(camera.name, image, stamp_ns, now_ns)
+        flow.problem = context.observations.image(camera.name, image, stamp_ns, now_ns)
 
     def _instruction(self, message: Any) -> None:
         """Take the task, but not in the middle of an episode: anybody may publish one."""

@@ -167,7 +167,7 @@ class ControlLoop:
                 self._joints.add(known, stamp_ns)
         return refused
 
-    def picture(self, camera: str, stamp_ns: int, now_ns: int | None = None) -> str:
+    def image(self, camera: str, stamp_ns: int, now_ns: int | None = None) -> str:
         """Note that a picture was taken; why it must not be used, see `Watchdog.observed`."""
         with self._lock:
             return self.runtime.watchdog.observed(camera, stamp_ns, now_ns)

@@ -21,7 +21,7 @@ _KEPT = 4
 
 
 @dataclass(frozen=True)
-class _Picture:
+class _Image:
     """uint8 [H, W, 3], taken at `stamp_ns`; it came at `came_ns`."""
 
     came_ns: int
@@ -39,7 +39,7 @@ class Observations:
         chain: The arm's, where its joints are measured while it moves: pictures must change then. None in a dry run.
 
     Example:
-        >>> observations.picture("wrist", image, stamp_ns, now_ns)
+        >>> observations.image("wrist", image, stamp_ns, now_ns)
         >>> observations.take(now_ns).images["wrist"].shape
         (480, 640, 3)
     """
@@ -48,11 +48,11 @@ class Observations:
         self.cameras = tuple(cameras)
         self.instruction = ""
         self._loop, self._proprio = loop, proprio
-        self._pictures = {name: deque[_Picture](maxlen=_KEPT) for name in self.cameras}
+        self._images = {name: deque[_Image](maxlen=_KEPT) for name in self.cameras}
         self._changed = threading.Condition()
         self._chain, self._live = chain, {name: LiveView() for name in self.cameras}
 
-    def picture(self, camera: str, image: np.ndarray, stamp_ns: int, now_ns: int) -> str:
+    def image(self, camera: str, image: np.ndarray, stamp_ns: int, now_ns: int) -> str:
         """Take a picture, uint8 [H, W, 3], that comes now.
 
         One that is older than the newest is left out, and one of the future is a fault. So is one that is even, or the
@@ -61,13 +61,13 @@ class Observations:
         Returns:
             Why it is not to be believed; '' where it is.
         """
-        if ahead := self._loop.picture(camera, stamp_ns, now_ns):
+        if ahead := self._loop.image(camera, stamp_ns, now_ns):
             return ahead
         with self._changed:
-            kept = self._pictures[camera]
+            kept = self._images[camera]
             if kept and stamp_ns <= kept[-1].stamp_ns:
                 return ""
-            kept.append(_Picture(now_ns, stamp_ns, image))
+            kept.append(_Image(now_ns, stamp_ns, image))
             self._changed.notify_all()
         problem = even(image) or self._stuck(camera, image, stamp_ns)
         self._loop.note("camera", problem, camera)
@@ -88,7 +88,7 @@ class Observations:
     def newest(self) -> dict[str, np.ndarray] | None:
         """Each camera's newest picture; None before each has come."""
         with self._changed:
-            kept = {name: pictures[-1].image for name, pictures in self._pictures.items() if pictures}
+            kept = {name: recent[-1].image for name, recent in self._images.items() if recent}
         return kept if len(kept) == len(self.cameras) else None
 
     def take(self, now_ns: int) -> ObservationTaken | None:
@@ -97,15 +97,15 @@ class Observations:
         Its stamp is that of the oldest picture, and the joints are those measured nearest to it.
         """
         with self._changed:
-            come = {name: [one for one in kept if one.came_ns <= now_ns] for name, kept in self._pictures.items()}
+            come = {name: [one for one in kept if one.came_ns <= now_ns] for name, kept in self._images.items()}
         if not all(come.values()):
             return None
-        newest = {name: pictures[-1] for name, pictures in come.items()}
-        stamp_ns = min((picture.stamp_ns for picture in newest.values()), default=now_ns)
+        newest = {name: recent[-1] for name, recent in come.items()}
+        stamp_ns = min((latest.stamp_ns for latest in newest.values()), default=now_ns)
         measured = self._loop.measured(stamp_ns)
         if measured is None:
             return None
-        images = {name: picture.image for name, picture in newest.items()}
+        images = {name: latest.image for name, latest in newest.items()}
         proprio = self._proprio(measured.angles, measured.fingers)
         return ObservationTaken(now_ns, stamp_ns, images, measured.angles, proprio, self.instruction)
 

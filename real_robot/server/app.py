@@ -67,7 +67,7 @@ class PolicyServer:
         self,
         decide: Decide,
         spec: PolicySpec,
-        picture: Callable[[Array], Array],
+        image: Callable[[Array], Array],
         *,
         metadata: Mapping[str, Any],
         limits: ServerLimits | None = None,
@@ -76,7 +76,7 @@ class PolicyServer:
     ) -> None:
         self.limits = limits or ServerLimits()
         self.metrics = ServerMetrics()
-        self._decide, self._spec, self._picture = decide, spec, picture
+        self._decide, self._spec, self._image = decide, spec, image
         self._first = pack(dict(metadata))
         self._seed, self._token = seed, token
         self._wrong = WrongTokens(self.limits.wrong_tokens, self.limits.wrong_tokens_s)
@@ -102,7 +102,7 @@ class PolicyServer:
         self._batcher = Batcher(self._decide, self.limits, self.metrics, lambda: len(self._clients))
         await self._batcher.in_thread(warm_up)
         for height, width in _USUAL if self._spec.cameras else ():
-            self._picture(np.zeros((height, width, 3), np.uint8))
+            self._image(np.zeros((height, width, 3), np.uint8))
         if self._stopping.is_set():
             return
         working = asyncio.create_task(self._batcher.run())
@@ -286,7 +286,7 @@ class PolicyServer:
     def _read(self, data: bytes | str) -> Request:
         if isinstance(data, str):
             raise WireError("a request is one binary message of msgpack, got a text")
-        return read_request(unpack(data), self._spec, self._picture)
+        return read_request(unpack(data), self._spec, self._image)
 
     def _draw(self, request: Request, counter: int) -> dict[str, int]:
         """Which numbers a request's draws come from: a seed that is sent decides alone, with `decision` or 0."""

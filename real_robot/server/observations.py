@@ -68,7 +68,7 @@ class Request:
     prefix: Prefix | None = None
 
 
-def read_request(message: Any, spec: PolicySpec, picture: Callable[[Array], Array]) -> Request:
+def read_request(message: Any, spec: PolicySpec, image: Callable[[Array], Array]) -> Request:
     """Check a decoded message in either layout.
 
     Args:
@@ -87,10 +87,10 @@ def read_request(message: Any, spec: PolicySpec, picture: Callable[[Array], Arra
         if spec.cameras > 2:
             raise RequestError(f"the policy looks at {spec.cameras} cameras: send them as 'images'")
         named = [(name, _needed(message, name)) for name in OPENPI[: spec.cameras]]
-    pictures = [picture(_image(frame, name)) for name, frame in named]
+    fitted = [image(_image(frame, name)) for name, frame in named]
     shape = (spec.cameras, spec.image_size, spec.image_size, 3)
     return Request(
-        np.stack(pictures) if pictures else np.zeros(shape, np.uint8),
+        np.stack(fitted) if fitted else np.zeros(shape, np.uint8),
         _numbers(message.get(key), key, spec.proprio_dim),
         _text(_needed(message, text), text) if spec.instruction or text in message else "",
         _whole(message, "seed"),
@@ -137,15 +137,15 @@ def _image(frame: Any, name: str) -> Array:
     height, width = frame.shape[:2] if frame.shape[2] == 3 else frame.shape[1:]
     if not (MIN_SIDE <= height <= MAX_SIDE and MIN_SIDE <= width <= MAX_SIDE):
         raise RequestError(f"'{name}' is {width} x {height}: a side has {MIN_SIDE} to {MAX_SIDE} pixels")
-    picture = frame if frame.shape[2] == 3 else frame.transpose(1, 2, 0)
-    if picture.dtype == np.uint8:
-        return picture
-    if picture.dtype.kind != "f":
+    image = frame if frame.shape[2] == 3 else frame.transpose(1, 2, 0)
+    if image.dtype == np.uint8:
+        return image
+    if image.dtype.kind != "f":
         raise RequestError(f"'{name}' is uint8, or float in [0, 1]; got {frame.dtype}")
-    low, high = float(picture.min()), float(picture.max())
+    low, high = float(image.min()), float(image.max())
     if not (low >= 0.0 and high <= 1.0):
         raise RequestError(f"'{name}' holds numbers outside [0, 1] ({low:g} to {high:g}): send uint8")
-    return np.rint(255 * picture).astype(np.uint8)
+    return np.rint(255 * image).astype(np.uint8)
 
 
 def _numbers(values: Any, name: str, length: int) -> Array:

@@ -71,7 +71,7 @@ class TwinNode:
         self._instruction, self._task = home, self.plant.tasks[0]
         self._finger = float(self.plant.joints()[0][7])
         self._follower = TrajectoryFollower(self.plant.joints()[0][:7])
-        self.plant.pictures()  # the first one compiles the renderer's kernels, which takes long
+        self.plant.images()  # the first one compiles the renderer's kernels, which takes long
         self._threads = [
             threading.Thread(target=run, name=name, daemon=True)
             for name, run in (("physics", self._run_physics), ("cameras", self._run_cameras))
@@ -211,33 +211,33 @@ class TwinNode:
             if self._clock.now_ns() < due_ns:
                 continue
             due_ns = max(due_ns + period_ns, self._clock.now_ns())
-            stamp_ns, pictures = self._clock.ros_ns(), self.plant.pictures()
-            for index, picture in enumerate(pictures):
+            stamp_ns, images = self._clock.ros_ns(), self.plant.images()
+            for index, image in enumerate(images):
                 if CAMERAS[index] in self._dropped or self._rng.random() < self.options.camera_drop:
                     continue
-                self._late.append((self._clock.now_ns() + latency_ns, index, self._as_image(picture, index, stamp_ns)))
+                self._late.append((self._clock.now_ns() + latency_ns, index, self._as_image(image, index, stamp_ns)))
 
-    def _as_image(self, picture: np.ndarray, index: int, stamp_ns: int) -> Any:
-        height, width = picture.shape[:2]
-        picture = self._spoil_picture(picture, CAMERAS[index], stamp_ns)
+    def _as_image(self, image: np.ndarray, index: int, stamp_ns: int) -> Any:
+        height, width = image.shape[:2]
+        image = self._spoil_image(image, CAMERAS[index], stamp_ns)
         message = self._image(height=height, width=width, encoding="rgb8", step=3 * width)
         message.header.frame_id = CAMERAS[index]
-        message.data = array("B", picture.tobytes())
+        message.data = array("B", image.tobytes())
         set_time(message.header.stamp, stamp_ns)
         return message
 
-    def _spoil_picture(self, picture: np.ndarray, camera: str, stamp_ns: int) -> np.ndarray:
+    def _spoil_image(self, image: np.ndarray, camera: str, stamp_ns: int) -> np.ndarray:
         """Black, or the one from when that was asked for; `clock` writes the time into its first rows."""
         how = self._spoilt.get(camera, "")
         if how == "black":
-            return np.zeros_like(picture)
+            return np.zeros_like(image)
         if how:
-            picture = self._held.setdefault(camera, picture)
+            image = self._held.setdefault(camera, image)
         if how == "clock":
-            picture, rows = picture.copy(), len(picture) // 8
+            image, rows = image.copy(), len(image) // 8
             pattern = np.arange(9 * rows * rows, dtype=np.uint64) * np.uint64(stamp_ns | 1) >> np.uint64(9)
-            picture[:rows, : 3 * rows] = pattern.astype(np.uint8).reshape(rows, 3 * rows, 3)
-        return picture
+            image[:rows, : 3 * rows] = pattern.astype(np.uint8).reshape(rows, 3 * rows, 3)
+        return image
 
     def _say(self) -> None:
         words = {

@@ -150,7 +150,7 @@ class Plant:
             held = self._running().judge()
         return bool(len(held) and held.all())
 
-    def pictures(self, size: int | None = None) -> np.ndarray:
+    def images(self, size: int | None = None) -> np.ndarray:
         """Every camera's picture of the present state: uint8 [2, H, W, 3]."""
         size = size or self._size
         out = np.empty((len(CAMERAS), size, size, 3), np.uint8)

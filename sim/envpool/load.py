@@ -26,7 +26,7 @@ def load_envpool() -> ModuleType:
     return envpool
 
 
-def why_no_pictures() -> str | None:
+def why_no_images() -> str | None:
     """Why EnvPool can't draw in this process, None if it can. It would end the process if it tried."""
     load_envpool()
     if _gl_is_there:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.envpool.load import load_envpool, why_no_pictures
+from embodied_rl.sim.envpool.load import load_envpool, why_no_images
 from embodied_rl.sim.envpool.tasks import EnvPoolTask
 from embodied_rl.sim.step_reward import RewardMode, StepReward, choose_reward
 from embodied_rl.sim.stepping import StepOutcome
@@ -70,7 +70,7 @@ def flat_state(observation: Any) -> Array:
 
 def draw(pool: Any, env_id: int, size: int) -> Array:
     """uint8 [size, size, 3] of one env of the pool; NotImplementedError where pictures can't be drawn."""
-    reason = why_no_pictures()
+    reason = why_no_images()
     if reason is not None:
         raise NotImplementedError(reason)
     return pool._render(np.asarray([env_id], np.int32), size, size, _FREE_CAMERA)[0]
@@ -80,7 +80,7 @@ def describe(tasks: Sequence[EnvPoolTask], reward: RewardMode, image_size: int |
     """The stamp of these tasks; UserError where they don't fit into one env, or pictures can't be drawn."""
     if not tasks:
         raise UserError("an environment needs at least one task")
-    if image_size is not None and (reason := why_no_pictures()) is not None:
+    if image_size is not None and (reason := why_no_images()) is not None:
         raise UserError(reason)
     first, *others = [_sizes(task) for task in tasks]
     for task, sizes in zip(tasks[1:], others, strict=True):

@@ -29,7 +29,7 @@ from embodied_rl.utils.suites import as_names
 from embodied_rl.vec_env import EnvInfo, SimulatorFailed
 
 SUITE = "gymnasium"
-_PICTURE = "rgb_array"
+_RGB = "rgb_array"
 DEFAULT_HORIZON = 1000
 """Control steps of an episode whose id names no `max_episode_steps`."""
 _DEFAULT_HZ = 30.0
@@ -105,7 +105,7 @@ class GymnasiumVecEnv:
             backend="gymnasium",
             suite=SUITE,
             simulator=f"gymnasium {gymnasium.__version__}",
-            renderer=_PICTURE,
+            renderer=_RGB,
             cameras=self._layout.cameras,
             image_shape=self._layout.image_shape,
             proprio_dim=self._layout.proprio_dim,
@@ -181,12 +181,12 @@ class GymnasiumVecEnv:
             if sub_env.seen is None:
                 raise SimulatorFailed(f"{name} broke before it showed anything.")
             return _squared(sub_env.seen.images[self._layout.cameras.index(camera)], size)
-        if sub_env.env.render_mode != _PICTURE:
+        if sub_env.env.render_mode != _RGB:
             raise NotImplementedError(f"{name} draws no pictures.")
         try:
             with _headless_gl():
-                picture = sub_env.env.render()
-            return _squared(picture, size)
+                image = sub_env.env.render()
+            return _squared(image, size)
         except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
             raise NotImplementedError(f"{name} can't be drawn: {one_line(error)}") from error
         except Exception as error:
@@ -272,7 +272,7 @@ def make(name: str) -> gymnasium.Env[Any, Any]:
     """
     spec = spec_of(name)
     try:  # the entry point's module may need what is not installed
-        drawing = {"render_mode": _PICTURE} if _draws(spec) else {}  # not all environments take a render_mode
+        drawing = {"render_mode": _RGB} if _draws(spec) else {}  # not all environments take a render_mode
         return gymnasium.make(name, max_episode_steps=-1, disable_env_checker=True, **drawing)
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
         raise UserError(f"{name} needs something that is not installed: {one_line(error)}") from error
@@ -307,7 +307,7 @@ def spec_of(name: str) -> EnvSpec:
 def _draws(spec: EnvSpec) -> bool:
     made_by = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
     metadata = getattr(made_by, "metadata", {})
-    return _PICTURE in metadata.get("render_modes", ())
+    return _RGB in metadata.get("render_modes", ())
 
 
 def _horizon(name: str) -> int:
@@ -346,13 +346,13 @@ def _control_rate(env: gymnasium.Env[Any, Any]) -> float:
 
 
 def _squared(drawn: Any, size: int) -> Array:
-    picture = np.asarray(drawn)
-    if picture.dtype.kind not in "iuf" or picture.ndim != 3 or picture.shape[2] not in (3, 4) or not picture.size:
-        raise ValueError(f"no picture [H, W, 3], but {picture.dtype} {list(picture.shape)}")
-    height, width = picture.shape[:2]
+    image = np.asarray(drawn)
+    if image.dtype.kind not in "iuf" or image.ndim != 3 or image.shape[2] not in (3, 4) or not image.size:
+        raise ValueError(f"no picture [H, W, 3], but {image.dtype} {list(image.shape)}")
+    height, width = image.shape[:2]
     scale = size / max(height, width)
     small = (max(1, round(width * scale)), max(1, round(height * scale)))
-    shrunk = cv2.resize(np.ascontiguousarray(picture[..., :3]), small, interpolation=cv2.INTER_AREA)
+    shrunk = cv2.resize(np.ascontiguousarray(image[..., :3]), small, interpolation=cv2.INTER_AREA)
     out = np.zeros((size, size, 3), np.uint8)
     top, left = (size - small[1]) // 2, (size - small[0]) // 2
     out[top : top + small[1], left : left + small[0]] = shrunk

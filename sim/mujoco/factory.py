@@ -60,7 +60,7 @@ class MujocoFactory:
     def __call__(self, num_envs: int) -> MujocoVecEnv:
         renderer = None
         if self.cameras:
-            renderer = make_renderer(self.renderer, (), pictures=self.official, ladders=self.ladders)
+            renderer = make_renderer(self.renderer, (), images=self.official, ladders=self.ladders)
         return MujocoVecEnv(
             self.tasks,
             num_envs,

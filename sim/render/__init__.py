@@ -18,7 +18,7 @@ from embodied_rl.types import Array
 
 __all__ = ["CHOICES", "PACKAGES", "Choice", "Probe", "Renderer", "RendererChoice", "choose", "make_renderer", "probe"]
 
-_PICTURE_SAMPLES = 2
+_IMAGE_SAMPLES = 2
 
 
 class Renderer(Protocol):
@@ -56,24 +56,24 @@ class Renderer(Protocol):
 
 
 def make_renderer(
-    choice: RendererChoice, models: Sequence[mujoco.MjModel], *, pictures: bool = False, ladders: Path | None = None
+    choice: RendererChoice, models: Sequence[mujoco.MjModel], *, images: bool = False, ladders: Path | None = None
 ) -> Renderer:
     """Return the renderer for these scenes (see `choose`).
 
     pictures: for people, not for a policy: antialiased, and with GL also shadows and reflections; several times slower.
     ladders: folder where the rasteriser keeps decimated meshes; None: in memory only.
     """
-    name = choose(choice, models, fast=not pictures).name
+    name = choose(choice, models, fast=not images).name
     assert name != "warp", "sim.warp draws by itself"
     if name == "raycast":
-        return RaycastRenderer(samples=_PICTURE_SAMPLES if pictures else 1)
+        return RaycastRenderer(samples=_IMAGE_SAMPLES if images else 1)
     if name == "raster":
         return RasterRenderer(ladders=ladders)
     # importing GL fixes MUJOCO_GL for the process
     if name == "egl" and probe("egl").state == "hardware":
         from embodied_rl.sim.render.gl_shared import SharedGlRenderer
 
-        return SharedGlRenderer(name, pictures=pictures)
+        return SharedGlRenderer(name, images=images)
     from embodied_rl.sim.render.gl import GlRenderer
 
-    return GlRenderer(name, pictures=pictures)
+    return GlRenderer(name, images=images)

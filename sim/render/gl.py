@@ -23,7 +23,7 @@ from embodied_rl.sim.render.scene import camera_index, camera_pose
 from embodied_rl.types import Array
 
 _RENDER, _VISUAL = mujoco.mjtRndFlag, mujoco.mjtVisFlag
-_PICTURE_FLAGS = [int(flag) for flag in (_RENDER.mjRND_SHADOW, _RENDER.mjRND_REFLECTION, _RENDER.mjRND_HAZE)]
+_IMAGE_FLAGS = [int(flag) for flag in (_RENDER.mjRND_SHADOW, _RENDER.mjRND_REFLECTION, _RENDER.mjRND_HAZE)]
 _DRAWN = [int(flag) for flag in (_VISUAL.mjVIS_TEXTURE, _VISUAL.mjVIS_STATIC)]
 # One GL context at a time is made or freed in a process, and a model's quality settings are changed only meanwhile.
 MAKING = threading.Lock()
@@ -36,10 +36,10 @@ class GlRenderer:
     One process uses one backend; asking for the other one later is a UserError.
     """
 
-    def __init__(self, backend: Literal["egl", "osmesa"], *, pictures: bool = False) -> None:
+    def __init__(self, backend: Literal["egl", "osmesa"], *, images: bool = False) -> None:
         self.name = backend
         self._context_class = _context_class(backend)
-        self._pictures = pictures
+        self._images = images
         self._models: dict[int, mujoco.MjModel] = {}
         self._numbers = count()
         self._lock = threading.Lock()
@@ -92,7 +92,7 @@ class GlRenderer:
         for gone in [number for number in local.views if number not in self._models]:
             del local.views[gone]
         if scene not in local.views:
-            local.views[scene] = _View(self._models[scene], self._pictures)
+            local.views[scene] = _View(self._models[scene], self._images)
         return local.views[scene]
 
 
@@ -102,9 +102,9 @@ _current = threading.local()  # which context this thread made current last; ren
 class Stage:
     """One thread's copy of a scene, up to what MuJoCo sends to OpenGL."""
 
-    def __init__(self, model: mujoco.MjModel, pictures: bool) -> None:
+    def __init__(self, model: mujoco.MjModel, images: bool) -> None:
         self._model = model
-        self._pictures = pictures
+        self._images = images
         self.data = mujoco.MjData(model)
         self.place = Placer(model, self.data).place
         self._scenes: list[mujoco.MjvScene] = []
@@ -117,7 +117,7 @@ class Stage:
         """One of as many as are wanted at the same time."""
         while len(self._scenes) <= number:
             made = mujoco.MjvScene(self._model, maxgeom=self._model.ngeom + 100)
-            made.flags[_PICTURE_FLAGS] = self._pictures
+            made.flags[_IMAGE_FLAGS] = self._images
             self._scenes.append(made)
         return self._scenes[number]
 
@@ -132,11 +132,11 @@ class Stage:
 class _View:
     """One thread's copy of a scene on the GL side."""
 
-    def __init__(self, model: mujoco.MjModel, pictures: bool) -> None:
-        self.stage = Stage(model, pictures)
+    def __init__(self, model: mujoco.MjModel, images: bool) -> None:
+        self.stage = Stage(model, images)
         self._scene = self.stage.scene()
         self._culler = Culler(model, self._scene)
-        self._gl = gl_context(model, pictures)
+        self._gl = gl_context(model, images)
         self._pixels = np.empty((0, 0, 3), np.uint8)
 
     def draw(self, camera: int, out: Array, site_groups: tuple[int, ...]) -> None:
@@ -202,9 +202,9 @@ def _matrices(quats: Array) -> Array:
     return np.moveaxis(np.array(rows), 2, 0)
 
 
-def gl_context(model: mujoco.MjModel, pictures: bool) -> mujoco.MjrContext:
+def gl_context(model: mujoco.MjModel, images: bool) -> mujoco.MjrContext:
     """A model's textures, meshes and offscreen buffer in the GL context that is current."""
-    with MAKING, _quality(model, pictures):
+    with MAKING, _quality(model, images):
         made = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
     return made
 
@@ -215,11 +215,11 @@ def bind(context: mujoco.MjrContext) -> None:
 
 
 @contextmanager
-def _quality(model: mujoco.MjModel, pictures: bool) -> Iterator[None]:
+def _quality(model: mujoco.MjModel, images: bool) -> Iterator[None]:
     """MuJoCo reads shadow and multisampling sizes from the model when a context is made; change them meanwhile."""
     quality = model.vis.quality
     before = quality.offsamples, quality.shadowsize
-    if not pictures:
+    if not images:
         quality.offsamples, quality.shadowsize = 0, 0
     try:
         yield

@@ -38,7 +38,7 @@ class _Job:
     model: mujoco.MjModel
     frames: Sequence[mujoco.MjvScene]
     size: tuple[int, int]
-    pictures: list[Array] = field(default_factory=list)
+    images: list[Array] = field(default_factory=list)
     done: threading.Event = field(default_factory=threading.Event)
     error: Exception | None = None
 
@@ -46,10 +46,10 @@ class _Job:
 class SharedGlRenderer(GlRenderer):
     """Draws what `GlRenderer` draws, in a thread of its own, for as many threads as want it."""
 
-    def __init__(self, backend: Literal["egl", "osmesa"], *, pictures: bool = False) -> None:
-        super().__init__(backend, pictures=pictures)
+    def __init__(self, backend: Literal["egl", "osmesa"], *, images: bool = False) -> None:
+        super().__init__(backend, images=images)
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        painter = _Painter(self._context_class, self._models, self._jobs, pictures)
+        painter = _Painter(self._context_class, self._models, self._jobs, images)
         self._painter = threading.Thread(target=painter.work, name="gl", daemon=True)
         self._painter.start()
         weakref.finalize(self, self._jobs.put, None)
@@ -78,8 +78,8 @@ class SharedGlRenderer(GlRenderer):
                 raise RuntimeError("the thread that draws is gone: a renderer cannot be used in a forked process")
         if job.error is not None:
             raise job.error
-        for image, picture in zip(out, job.pictures, strict=True):
-            image[:] = picture
+        for image, rendered in zip(out, job.images, strict=True):
+            image[:] = rendered
 
     def _stage(self, scene: int) -> Stage:
         """The calling thread's own."""
@@ -87,7 +87,7 @@ class SharedGlRenderer(GlRenderer):
         for gone in [number for number in stages if number not in self._models]:
             del stages[gone]
         if scene not in stages:
-            stages[scene] = Stage(self._models[scene], self._pictures)
+            stages[scene] = Stage(self._models[scene], self._images)
         return stages[scene]
 
 
@@ -95,14 +95,14 @@ class _Painter:
     """The thread that owns the context. models: the renderer's; a scene that is gone from it is freed."""
 
     def __init__(
-        self, context_class: Any, models: Mapping[int, mujoco.MjModel], jobs: SimpleQueue[_Job | None], pictures: bool
+        self, context_class: Any, models: Mapping[int, mujoco.MjModel], jobs: SimpleQueue[_Job | None], images: bool
     ) -> None:
         self._context_class = context_class
         self._models = models
         self._jobs = jobs
-        self._pictures = pictures
+        self._images = images
         self._context: Any = None
-        self._picture: _Picture | None = None
+        self._image: _Image | None = None
         self._scenes: dict[int, _Scene] = {}
 
     def work(self) -> None:
@@ -136,7 +136,7 @@ class _Painter:
             with MAKING:
                 context = self._context_class(64, 64)
             context.make_current()
-            self._picture = _Picture()
+            self._image = _Image()
             self._context = context
         for gone in [number for number in self._scenes if number not in self._models]:
             del self._scenes[gone]
@@ -145,21 +145,21 @@ class _Painter:
 
     def _draw_alike(self, jobs: list[_Job], height: int, width: int) -> None:
         """Draw frames of one size, as many at once as the large picture takes."""
-        assert self._picture is not None
+        assert self._image is not None
         frames = [(self._scene(job), frame) for job in jobs for frame in job.frames]
-        most = self._picture.resize(height, width, len(frames))
+        most = self._image.resize(height, width, len(frames))
         found: list[Array] = []
         for first in range(0, len(frames), most):
             some = frames[first : first + most]
             for number, (drawn, frame) in enumerate(some):
-                self._picture.keep(number, drawn.draw(frame, height, width))
-            found += self._picture.read(len(some))
+                self._image.keep(number, drawn.draw(frame, height, width))
+            found += self._image.read(len(some))
         for job in jobs:
-            job.pictures, found = found[: len(job.frames)], found[len(job.frames) :]
+            job.images, found = found[: len(job.frames)], found[len(job.frames) :]
 
     def _scene(self, job: _Job) -> _Scene:
         if job.scene not in self._scenes:
-            self._scenes[job.scene] = _Scene(job.model, self._pictures)
+            self._scenes[job.scene] = _Scene(job.model, self._images)
         return self._scenes[job.scene]
 
 
@@ -174,8 +174,8 @@ class _Scene:
     what else is drawn.
     """
 
-    def __init__(self, model: mujoco.MjModel, pictures: bool) -> None:
-        self._gl = gl_context(model, pictures)
+    def __init__(self, model: mujoco.MjModel, images: bool) -> None:
+        self._gl = gl_context(model, images)
         self._size = (0, 0)
 
     def draw(self, frame: mujoco.MjvScene, height: int, width: int) -> int:
@@ -188,7 +188,7 @@ class _Scene:
         return self._gl.offFBO
 
 
-class _Picture:
+class _Image:
     """The large picture: frames of one size side by side, row by row from the bottom."""
 
     def __init__(self) -> None:

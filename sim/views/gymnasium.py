@@ -20,7 +20,7 @@ TaskStates = Mapping[str, Sequence[int]]
 Parts = dict[str, Array]
 """An observation: 'images' uint8 [V, H, W, 3], 'proprio' float32 [P], 'state' float32 [S]; each where there is one."""
 RENDER_SIZE = 256
-_PICTURE = "rgb_array"
+_RGB = "rgb_array"
 _SEEDS = 2**63 - 1
 
 
@@ -42,7 +42,7 @@ class GymnasiumEnv(gymnasium.Env[Parts, Array]):
         >>> observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
     """
 
-    metadata: dict[str, Any] = {"render_modes": [_PICTURE], "render_fps": 20}  # noqa: RUF012 - as gymnasium has it
+    metadata: dict[str, Any] = {"render_modes": [_RGB], "render_fps": 20}  # noqa: RUF012 - as gymnasium has it
 
     def __init__(self, env: VecEnv, states: TaskStates, *, render_mode: str | None = None) -> None:
         self.render_mode = _checked(render_mode)
@@ -112,7 +112,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[dict[str, Array], Array, Arr
     """
 
     metadata: dict[str, Any] = {  # noqa: RUF012 - as gymnasium has it
-        "render_modes": [_PICTURE],
+        "render_modes": [_RGB],
         "render_fps": 20,
         "autoreset_mode": AutoresetMode.SAME_STEP,
     }
@@ -291,8 +291,8 @@ def _frame(env: VecEnv, env_id: int) -> Array:
 
 
 def _checked(render_mode: str | None) -> str | None:
-    if render_mode not in (None, _PICTURE):
-        raise ValueError(f"render_mode must be None or '{_PICTURE}', got {render_mode!r}")
+    if render_mode not in (None, _RGB):
+        raise ValueError(f"render_mode must be None or '{_RGB}', got {render_mode!r}")
     return render_mode
 
 

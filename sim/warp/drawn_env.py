@@ -12,7 +12,7 @@ from embodied_rl.errors import UserError, suggest
 from embodied_rl.sim.mujoco.vec_env import CAMERAS, MujocoVecEnv
 from embodied_rl.sim.warp import install
 from embodied_rl.sim.warp.batch import Settings, wp_device
-from embodied_rl.sim.warp.pictures import Pictures, Shown, group
+from embodied_rl.sim.warp.images import Images, Shown, group
 from embodied_rl.sim.warp.randomize import Randomization, described
 from embodied_rl.sim.warp.render import View
 from embodied_rl.sim.warp.transfer import to_device
@@ -60,13 +60,13 @@ class WarpDrawnEnv:
         self._physics = physics
         view = View(info.cameras, info.image_shape[0], exact)
         settings = Settings(where, graph=False, deterministic=False)
-        self._pictures = Pictures(physics.num_envs, view, settings, randomize)
+        self._images = Images(physics.num_envs, view, settings, randomize)
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
         """Put `episodes[i]` into `env_ids[i]`; UserError for an unknown task or initial state."""
         self._physics.reset(env_ids, episodes)
         for env_id, spec in zip(env_ids, episodes, strict=True):
-            self._pictures.reset(env_id, self._physics.single_env(env_id)[0], spec.key_of_world)
+            self._images.reset(env_id, self._physics.single_env(env_id)[0], spec.key_of_world)
 
     def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         """As `MujocoVecEnv.step`; results are on the device."""
@@ -84,7 +84,7 @@ class WarpDrawnEnv:
         for rows in group([single_env.model for _, single_env in envs]):
             qpos = np.stack([envs[row][1].seen.qpos for row in rows]).astype(np.float32)
             tasks = [envs[row][0] for row in rows]
-            self._pictures.draw(
+            self._images.draw(
                 tasks,
                 to_device(torch.from_numpy(qpos), self.info.device),
                 out.images,
@@ -101,7 +101,7 @@ class WarpDrawnEnv:
             raise UserError(f"unknown camera '{camera}'.{suggest(camera, CAMERAS)}")
         task, single_env = self._physics.single_env(env_id)
         qpos = to_device(torch.from_numpy(single_env.seen.qpos.astype(np.float32)), self.info.device)
-        return self._pictures.frame(task, qpos, View((camera,), size, exact=True), env_id)
+        return self._images.frame(task, qpos, View((camera,), size, exact=True), env_id)
 
     def new_observation(self, rows: int) -> Observation:
         """Allocate an Observation of `rows` rows on the device."""

@@ -19,8 +19,8 @@ from embodied_rl.sim.mujoco.vec_env import ACTION_DIM, CAMERAS, CONTROL_HZ, PROP
 from embodied_rl.sim.warp import install, kernels
 from embodied_rl.sim.warp.batch import Settings, wp_device
 from embodied_rl.sim.warp.chunk import run_chunk
-from embodied_rl.sim.warp.host_pictures import HostPictures
-from embodied_rl.sim.warp.pictures import Pictures, Shown, digest, group
+from embodied_rl.sim.warp.host_images import HostImages
+from embodied_rl.sim.warp.images import Images, Shown, digest, group
 from embodied_rl.sim.warp.randomize import Randomization, described
 from embodied_rl.sim.warp.render import View
 from embodied_rl.sim.warp.scene import Scene
@@ -97,9 +97,9 @@ class WarpVecEnv:
         self._stop = stop_at_success
         view = View(CAMERAS[:cameras], image_size, exact)
         if renderer == "warp":
-            self._pictures: Pictures | HostPictures | None = Pictures(num_envs, view, self._settings, randomize)
+            self._images: Images | HostImages | None = Images(num_envs, view, self._settings, randomize)
         else:
-            self._pictures = None if renderer is None else HostPictures(renderer, view)
+            self._images = None if renderer is None else HostImages(renderer, view)
         self._scenes: dict[str, Scene] = {}
         self._scene_of_task: dict[str, tuple[Scene, int]] = {}
         self._held: dict[int, Scene] = {}
@@ -137,8 +137,8 @@ class WarpVecEnv:
                 self._held[env_id] = scene
                 self._task_of[env_id] = self._tasks[spec.task]
                 scene.randomize([env_id], [spec.key_of_world])
-                if self._pictures is not None:
-                    self._pictures.reset(env_id, self._tasks[spec.task], spec.key_of_world)
+                if self._images is not None:
+                    self._images.reset(env_id, self._tasks[spec.task], spec.key_of_world)
                 _, ids, rows, numbers = by_scene.setdefault(id(scene), (scene, [], [], []))
                 ids.append(env_id)
                 rows.append(scene.start(number, spec.init_state))
@@ -209,9 +209,9 @@ class WarpVecEnv:
                 ids = [env_ids[place] for place in places]
                 seen = scene.rows[self._ids(ids)][:, scene.columns["seen"]]
                 out.proprio[at] = _proprio(seen)
-                if self._pictures is not None and self.info.cameras:
+                if self._images is not None and self.info.cameras:
                     tasks = [self._task_of[env_id] for env_id in ids]
-                    self._pictures.draw(tasks, seen[:, kernels.SEEN_QPOS :], out.images, Shown(ids, places))
+                    self._images.draw(tasks, seen[:, kernels.SEEN_QPOS :], out.images, Shown(ids, places))
         for row, env_id in enumerate(env_ids):
             out.instruction[row] = self._task_of[env_id].instruction
 
@@ -219,13 +219,13 @@ class WarpVecEnv:
         """Render `camera` at `size`, also after the episode's end: uint8 [size, size, 3]."""
         if camera not in CAMERAS:
             raise UserError(f"unknown camera '{camera}'.{suggest(camera, CAMERAS)}")
-        if self._pictures is None:
+        if self._images is None:
             raise NotImplementedError("this environment was opened without a renderer")
         check_env_ids([env_id], self.num_envs)
         with self._lock:
             scene = self._occupied(env_id)
             qpos = scene.rows[env_id, scene.columns["seen"]][kernels.SEEN_QPOS :]
-            return self._pictures.frame(self._task_of[env_id], qpos, View((camera,), size, exact=True), env_id)
+            return self._images.frame(self._task_of[env_id], qpos, View((camera,), size, exact=True), env_id)
 
     def mirror(self, env_id: int, data: mujoco.MjData) -> None:
         """Put the state of an env into `data` of its physics model, with all that follows from it (mj_forward)."""

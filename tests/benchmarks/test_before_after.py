@@ -26,18 +26,18 @@ def test_both_videos_are_joined(tmp_path: Path) -> None:
     out = tmp_path / "x.gif"
     assert main([str(tmp_path), "--out", str(out)]) == 0
     with av.open(str(out)) as container:
-        pictures = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
-    assert len(pictures) == 12  # every second one of the longer video
-    middle = pictures[-1].shape[0] // 2
-    above, below = pictures[-1][middle // 2, 80], pictures[-1][middle + middle // 2, 80]
+        images = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    assert len(images) == 12  # every second one of the longer video
+    middle = images[-1].shape[0] // 2
+    above, below = images[-1][middle // 2, 80], images[-1][middle + middle // 2, 80]
     assert above.mean() < 80
     assert below.mean() > 160
 
 
 def test_a_clip_that_ended_shows_its_last_frame() -> None:
     short, long = np.zeros((1, 8, 8, 3), np.uint8), np.arange(3, dtype=np.uint8).repeat(192).reshape(3, 8, 8, 3)
-    pictures = compose([(long, short)])
-    assert [int(picture[CAPTION_HEIGHT + 4, 4, 0]) for picture in pictures] == [0, 1, 2]
+    images = compose([(long, short)])
+    assert [int(image[CAPTION_HEIGHT + 4, 4, 0]) for image in images] == [0, 1, 2]
 
 
 def test_a_folder_without_videos_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -299,9 +299,9 @@ def test_quick_run_over_stand_ins(
     FakeEnvironment(root / "official" / "environment").add_task(NAME, task.init_states[:50])
     asked: list[bool] = []
 
-    def draw(backend: str, *, pictures: bool) -> RaycastRenderer:
+    def draw(backend: str, *, images: bool) -> RaycastRenderer:
         assert backend == "osmesa"
-        asked.append(pictures)
+        asked.append(images)
         return RaycastRenderer()
 
     monkeypatch.setattr(libero_ours, "GlRenderer", draw)

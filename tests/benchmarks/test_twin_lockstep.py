@@ -61,10 +61,10 @@ def test_an_arm_whose_answers_are_all_too_late_is_not_armed() -> None:
 
 @pytest.mark.parametrize("looks", [("light",), ("texture",)])
 def test_a_look_changes_the_pictures_and_not_the_episode(looks: tuple[str, ...]) -> None:
-    pictures = []
+    images = []
     for twin in (Twin(), Twin(looks=looks)):
         lockstep = Lockstep(Sideways(), "tabletop_object", twin)  # type: ignore[arg-type]
         lockstep.plant.reset(TASK, 50, seed=50)
-        pictures.append((lockstep.plant.pictures().astype(int), lockstep.plant.joints()[0]))
-    assert np.abs(pictures[0][0] - pictures[1][0]).mean() > 1
-    np.testing.assert_array_equal(pictures[0][1], pictures[1][1])
+        images.append((lockstep.plant.images().astype(int), lockstep.plant.joints()[0]))
+    assert np.abs(images[0][0] - images[1][0]).mean() > 1
+    np.testing.assert_array_equal(images[0][1], images[1][1])

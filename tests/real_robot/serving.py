@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.real_robot.server.app import PolicyServer
+from embodied_rl.real_robot.server.images import ImageFitter
 from embodied_rl.real_robot.server.limits import ServerLimits
 from embodied_rl.real_robot.server.observations import PolicySpec, Request
-from embodied_rl.real_robot.server.pictures import PictureFitter
 from embodied_rl.rng import philox
 from embodied_rl.types import Array
 
@@ -45,11 +45,11 @@ class Serving:
         *,
         port: int = 0,
         token: str | None = None,
-        picture: Callable[[Array], Array] | None = None,
+        image: Callable[[Array], Array] | None = None,
         **limits: Any,
     ) -> None:
         self.batches: list[int] = []
-        self._picture = picture or PictureFitter(size=8)
+        self._image = image or ImageFitter(size=8)
         self._decide, self._token, self._limits = decide, token, ServerLimits(**limits)
         self._listener = socket.socket()
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -64,7 +64,7 @@ class Serving:
         self.server = PolicyServer(
             self._counted,
             SPEC,
-            self._picture,
+            self._image,
             metadata={"server": "test"},
             limits=self._limits,
             seed=5,

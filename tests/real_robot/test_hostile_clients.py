@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosed
 
+from embodied_rl.real_robot.server.images import ImageFitter
 from embodied_rl.real_robot.server.messages import one_too_many
-from embodied_rl.real_robot.server.pictures import PictureFitter
 from embodied_rl.types import Array
 from tests.real_robot.openpi_like import OpenpiLike, encode, libero_obs
 from tests.real_robot.serving import Serving
@@ -161,7 +161,7 @@ def test_the_address_with_most_unopened_connections_loses_its_oldest() -> None:
 def test_large_pictures_do_not_keep_a_small_one_waiting() -> None:
     """Three large messages are being read, for as long as the test wants: a robot with small pictures is answered."""
     reading, go_on = threading.Event(), threading.Event()
-    fitter = PictureFitter(size=8)
+    fitter = ImageFitter(size=8)
 
     def picture(image: Array) -> Array:
         if image.shape[0] == 600:
@@ -185,7 +185,7 @@ def test_large_pictures_do_not_keep_a_small_one_waiting() -> None:
 
 def test_reading_counts_for_the_deadline() -> None:
     """A message that lay unread until its observation was stale is refused as one that waited for its turn."""
-    fitter = PictureFitter(size=8)
+    fitter = ImageFitter(size=8)
 
     def slow(image: Array) -> Array:
         time.sleep(0.01)

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from embodied_rl.real_robot.server.images import ImageFitter
 from embodied_rl.real_robot.server.observations import PolicySpec, Request, RequestError, read_request
-from embodied_rl.real_robot.server.pictures import PictureFitter
 from tests.real_robot.openpi_like import libero_obs
 from tests.real_robot.serving import SPEC
 
-FIT = PictureFitter(size=8)
+FIT = ImageFitter(size=8)
 NO_STATE = PolicySpec(cameras=1, image_size=8, proprio_dim=0, chunk_len=3, action_dim=7)
 
 

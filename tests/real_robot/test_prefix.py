@@ -61,13 +61,13 @@ def test_a_bad_prefix_is_refused_in_one_line(message: dict[str, Any], problem: s
         read_prefix(message, K, A)
     spec = PolicySpec(cameras=0, image_size=1, proprio_dim=1, chunk_len=K, action_dim=A, instruction=False)
     with pytest.raises(RequestError):
-        read_request({"proprio": np.zeros(1)} | message, spec, lambda picture: picture)
+        read_request({"proprio": np.zeros(1)} | message, spec, lambda image: image)
 
 
 def test_a_policy_that_cannot_says_so() -> None:
     spec = PolicySpec(cameras=0, image_size=1, proprio_dim=1, chunk_len=K, action_dim=A, instruction=False)
     with pytest.raises(RequestError, match="cannot go on from planned actions"):
-        read_request({"proprio": np.zeros(1), "prev_action_chunk": np.zeros((2, A))}, spec, lambda picture: picture)
+        read_request({"proprio": np.zeros(1), "prev_action_chunk": np.zeros((2, A))}, spec, lambda image: image)
 
 
 def test_a_served_flow_policy_goes_on_and_the_others_of_its_batch_are_as_without() -> None:
@@ -85,7 +85,7 @@ def test_a_served_flow_policy_goes_on_and_the_others_of_its_batch_are_as_without
     }
     previous = np.full((3, 3), 0.3, np.float32)
     rows = [base, base | {"prev_action_chunk": previous, "inference_delay": 2}, base]
-    plain, continued, again = served.decide([read_request(row, spec, lambda picture: picture) for row in rows])
+    plain, continued, again = served.decide([read_request(row, spec, lambda image: image) for row in rows])
     assert isinstance(plain, np.ndarray)
     assert isinstance(continued, np.ndarray)
     assert isinstance(again, np.ndarray)

@@ -296,8 +296,8 @@ def test_a_kill_loses_the_last_moment_only(tmp_path: Path) -> None:
     assert not recording.whole
     assert len(steps) > 20
     assert steps == list(range(len(steps)))
-    pictures = [m.event() for m in recording.messages() if m.topic == "/embodied_rl/camera/front"]
-    assert all((shown.image == picture(shown.time_ns, 0)).all() for shown in pictures)
+    images = [m.event() for m in recording.messages() if m.topic == "/embodied_rl/camera/front"]
+    assert all((shown.image == picture(shown.time_ns, 0)).all() for shown in images)
 
 
 def test_any_cut_and_any_wrong_byte_is_survived(tmp_path: Path) -> None:

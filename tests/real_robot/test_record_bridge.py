@@ -15,7 +15,7 @@ from embodied_rl.real_robot.core.robot import load_robot
 from embodied_rl.real_robot.core.runtime import Tick
 from embodied_rl.real_robot.core.states import ArmState, Event
 from embodied_rl.real_robot.record.bridge import BridgeRecorder, _rotation_vector, stamp_of
-from embodied_rl.real_robot.record.episodes import read_episodes, stored_pictures
+from embodied_rl.real_robot.record.episodes import read_episodes, stored_images
 from embodied_rl.real_robot.record.events import ControlStep, EventSink, PolicyChanged
 from embodied_rl.real_robot.record.reader import RecordingFile
 from embodied_rl.real_robot.record.recorder import Recorder
@@ -27,7 +27,7 @@ from embodied_rl.real_robot.ros2.events import (
     PolicyServed,
 )
 from embodied_rl.real_robot.ros2.loop import ControlLoop
-from tests.real_robot.robot_loop import picture, session
+from tests.real_robot.robot_loop import image, session
 
 pytest.importorskip("mink")
 ROBOT = load_robot("fr3")
@@ -46,12 +46,12 @@ class Desk:
     def observe(self, now_ns: int) -> ObservationTaken:
         stamp = now_ns - now_ns % STEP
         proprio = np.append(self.joints, now_ns / 1e9)
-        return ObservationTaken(now_ns, stamp, {"front": picture(stamp // STEP, 0)}, self.joints, proprio, "open it")
+        return ObservationTaken(now_ns, stamp, {"front": image(stamp // STEP, 0)}, self.joints, proprio, "open it")
 
     def tick(self) -> None:
         self.now += TICK
         self.loop.joint_states(ROBOT.limits.names, self.joints.tolist(), self.now)
-        self.loop.picture("front", self.now)
+        self.loop.image("front", self.now)
         self.loop.heartbeat(self.now)
         output = self.loop.tick(self.now)
         if output.tick.setpoint is not None:
@@ -93,8 +93,8 @@ def test_a_session_at_the_bridge_becomes_training_data(tmp_path: Path) -> None:
     # 0.1 m/s; an action of 1 moves at 150 / (2 sqrt(150)) * 0.05 = 0.306 m/s
     assert np.median([step.action[1] for step in human]) == pytest.approx(0.1 / 0.306, rel=0.05)
     assert np.abs([[*step.action[:1], *step.action[2:6]] for step in human[3:]]).max() < 0.1
-    stored = stored_pictures(recording, ["front"])
-    assert all(stored.issuperset(row) for row in episode.pictures(["front"]))
+    stored = stored_images(recording, ["front"])
+    assert all(stored.issuperset(row) for row in episode.images(["front"]))
     assert len(list(recording.events(Tick))) > 100
     assert len(episode.parts("human", 20.0)) == 1
 

@@ -239,7 +239,7 @@ def test_every_family_is_served(make: Any) -> None:
     for seed in range(3):
         images = [rng.integers(0, 256, shape, np.uint8) for _ in range(spec.cameras)]
         message = {"images": images, "proprio": rng.normal(size=spec.proprio_dim), "instruction": "open the drawer"}
-        rows.append(read_request(message | {"seed": seed, "decision": 1}, spec, lambda picture: picture))
+        rows.append(read_request(message | {"seed": seed, "decision": 1}, spec, lambda image: image))
     served = ServedPolicy(policy, spec)
     served.warm_up([2])
     together = served.decide(rows)
@@ -259,7 +259,7 @@ def test_a_state_policy_is_served() -> None:
     spec = job.spec_of(policy)
     served = ServedPolicy(policy, spec)
     served.warm_up([1, 2])
-    request = read_request({"proprio": [0.1, 0.2, 0.3], "seed": 0, "decision": 0}, spec, lambda picture: picture)
+    request = read_request({"proprio": [0.1, 0.2, 0.3], "seed": 0, "decision": 0}, spec, lambda image: image)
     (actions,) = served.decide([request])
     assert not isinstance(actions, str)
     assert actions.shape == (2, 2)

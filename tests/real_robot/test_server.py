@@ -15,8 +15,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from embodied_rl.real_robot.server.gate import WrongTokens
+from embodied_rl.real_robot.server.images import ImageFitter
 from embodied_rl.real_robot.server.observations import Request, read_request
-from embodied_rl.real_robot.server.pictures import PictureFitter
 from embodied_rl.types import Array
 from tests.real_robot.openpi_like import OpenpiLike, libero_obs
 from tests.real_robot.serving import SPEC, Serving, decide_all, decide_one
@@ -31,7 +31,7 @@ def server() -> Iterator[Serving]:
 def expected(seed: int, draws: int, decision: int) -> Array:
     """What the policy alone says to `libero_obs(seed)`."""
     message = libero_obs(seed) | {"seed": draws, "decision": decision}
-    return decide_one(read_request(message, SPEC, PictureFitter(size=8)))
+    return decide_one(read_request(message, SPEC, ImageFitter(size=8)))
 
 
 def get(port: int, path: str, **headers: str) -> tuple[int, str]:
@@ -302,7 +302,7 @@ def test_stopping_does_not_wait_for_a_policy_that_hangs() -> None:
 def test_an_error_of_the_server_is_in_its_log_and_costs_one_connection(
     server: Serving, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(picture: Array) -> Array:
+    def broken(image: Array) -> Array:
         raise ZeroDivisionError("in the pictures")
 
     with OpenpiLike(server.port) as client, OpenpiLike(server.port) as other:

@@ -16,15 +16,15 @@ Draw = Callable[[int], np.ndarray]
 
 def arm(way_m: float, base: np.ndarray = SCENE) -> np.ndarray:
     """A scene in which a dark arm of 10 x 12 pixels is further right by 50 pixels a metre, without any noise."""
-    picture, left = base.copy(), 10 + round(50 * way_m)
-    picture[20:32, left : left + 10] = 20
-    return picture
+    image, left = base.copy(), 10 + round(50 * way_m)
+    image[20:32, left : left + 10] = 20
+    return image
 
 
-def first_doubt(draw: Draw, speed: float, pictures: int = 30) -> float | None:
+def first_doubt(draw: Draw, speed: float, images: int = 30) -> float | None:
     """How far the tool is when the picture is doubted, m; None where it never is."""
     view = LiveView()
-    for number in range(pictures):
+    for number in range(images):
         way = number * speed / 20
         if view.look(draw(number), np.array([[0.3 + way, 0.0, 0.2]])):
             return way
@@ -43,16 +43,16 @@ def test_a_repeated_picture_is_found(speed: float) -> None:
     assert 0.08 < way < 0.12 + 3 * speed / 20
 
 
-def with_clock(number: int, picture: np.ndarray) -> np.ndarray:
+def with_clock(number: int, image: np.ndarray) -> np.ndarray:
     """Every picture has another pattern in its corner."""
-    stamped = picture.copy()
+    stamped = image.copy()
     stamped[2:10, 4:28] = np.random.default_rng(number).integers(0, 256, (8, 24, 1))
     return stamped
 
 
-def with_second(number: int, picture: np.ndarray) -> np.ndarray:
+def with_second(number: int, image: np.ndarray) -> np.ndarray:
     """Every twentieth picture has another digit."""
-    stamped = picture.copy()
+    stamped = image.copy()
     stamped[2:6, 4:8] = 13 * (number // 20) % 256
     return stamped
 
@@ -69,10 +69,10 @@ def test_a_clock_in_a_repeated_picture_is_no_sign_of_life(clock: Callable[[int, 
 def test_old_pictures_that_come_in_turn_are_found(buffers: int) -> None:
     """A driver that hands out the same few buffers: each differs from the one before, as live pictures do."""
     scenes = [np.random.default_rng(number).integers(0, 256, SCENE.shape, np.uint8) for number in range(buffers)]
-    way = first_doubt(lambda number: scenes[number % buffers], 0.3, pictures=100)
+    way = first_doubt(lambda number: scenes[number % buffers], 0.3, images=100)
     assert way is not None
     assert way < 0.08 + (buffers + 4) * 0.3 / 20
-    assert first_doubt(lambda number: scenes[number % buffers], 0.0, pictures=100) is None, "nobody moves"
+    assert first_doubt(lambda number: scenes[number % buffers], 0.0, images=100) is None, "nobody moves"
 
 
 def test_a_sensors_noise_is_life_where_nothing_else_changes() -> None:
@@ -84,7 +84,7 @@ def test_a_sensors_noise_is_life_where_nothing_else_changes() -> None:
 
 
 def test_a_still_arm_may_see_the_same_for_ever() -> None:
-    assert first_doubt(lambda number: SCENE, 0.0, pictures=500) is None
+    assert first_doubt(lambda number: SCENE, 0.0, images=500) is None
 
 
 def test_a_doubt_stays_while_the_arm_rests_and_ends_with_another_picture() -> None:

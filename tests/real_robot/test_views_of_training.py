@@ -16,9 +16,9 @@ def scene(seed: int, size: int = 64) -> np.ndarray:
 
 def changed(seed: int) -> np.ndarray:
     """The same in other light, noise and size, with something in front of a part of it."""
-    picture = scene(seed, 128).astype(np.float64) * 0.7 + 20 + np.random.default_rng(9).normal(0, 15, (128, 128, 3))
-    picture[40:80, 60:100] = 30
-    return np.clip(picture, 0, 255).astype(np.uint8)
+    image = scene(seed, 128).astype(np.float64) * 0.7 + 20 + np.random.default_rng(9).normal(0, 15, (128, 128, 3))
+    image[40:80, 60:100] = 30
+    return np.clip(image, 0, 255).astype(np.uint8)
 
 
 STORED = [small_view(scene(0)), small_view(scene(1))]

@@ -119,7 +119,7 @@ def main() -> None:
     worker.prepare()
     bindings: Any = importlib.import_module("robosuite.utils.binding_utils")
     compiler = worker.Compiler(Path(assets), fill_missing=False, scratch=Path(out) / "stand_ins")
-    bindings.MjSim.from_xml_string = lambda xml: compiler(physics_scene.without_pictures(xml))
+    bindings.MjSim.from_xml_string = lambda xml: compiler(physics_scene.without_images(xml))
     for word in names:
         name, _, picks = word.partition(":")
         target = Path(out) / f"{name}.npz"

@@ -39,7 +39,7 @@ class Bench:
             self.now += self.loop.period_ns
             self.loop.joint_states(NAMES, [*self.angles, 0.02, -0.02], self.now)
             if self.camera:
-                self.loop.picture("front", self.now)
+                self.loop.image("front", self.now)
             self.loop.heartbeat(self.now)
             self.outputs.append(self.loop.tick(self.now))
             if (setpoint := self.outputs[-1].tick.setpoint) is not None:

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.real_robot.server.app import PolicyServer
+from embodied_rl.real_robot.server.images import ImageFitter
 from embodied_rl.real_robot.server.limits import ServerLimits
 from embodied_rl.real_robot.server.observations import PolicySpec, Request
-from embodied_rl.real_robot.server.pictures import PictureFitter
 from embodied_rl.types import Array
 
 SPEC = PolicySpec(cameras=2, image_size=16, proprio_dim=8, chunk_len=4, action_dim=7)
@@ -63,7 +63,7 @@ def decide(requests: Sequence[Request]) -> list[Array | str]:
 def main() -> None:
     """Serve until killed."""
     address = socket.create_server(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])))
-    fitter = PictureFitter(size=SPEC.image_size, pipeline="as_rendered", mirror=False)
+    fitter = ImageFitter(size=SPEC.image_size, pipeline="as_rendered", mirror=False)
     names = ("cameras", "image_size", "proprio_dim", "chunk_len", "action_dim", "instruction")
     metadata = {name: getattr(SPEC, name) for name in names} | {"policy": "to and fro", "weights": "none"}
     metadata |= how().get("metadata", {})

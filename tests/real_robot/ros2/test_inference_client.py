@@ -27,7 +27,7 @@ from tests.real_robot.ros2.bench import CONFIG, ROBOT, Bench
 SIZES = {"cameras": 1, "proprio_dim": 8, "chunk_len": 8, "action_dim": 7}
 METADATA: dict[str, Any] = {**SIZES, "instruction": True, "weights": "w", "policy": "p"}
 
-PICTURE = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
+IMAGE = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
 
 
 class Server:
@@ -66,7 +66,7 @@ class Robot:
     def look(self) -> int:
         now_ns = self.clock.now_ns()
         self.bench.loop.joint_states(ROBOT.limits.names, ROBOT.home, now_ns)
-        self.observations.picture("front", PICTURE, now_ns, now_ns)
+        self.observations.image("front", IMAGE, now_ns, now_ns)
         return now_ns
 
     def chunks(self, count: int) -> list[ChunkDecided]:
@@ -136,10 +136,10 @@ def test_a_flow_policy_is_told_what_is_planned() -> None:
 
 def test_a_picture_of_the_future_is_not_looked_at(robot: Robot) -> None:
     now_ns = robot.look()
-    robot.observations.picture("front", np.ones((8, 8, 3), np.uint8), now_ns + 3_600_000_000_000, now_ns)
+    robot.observations.image("front", np.ones((8, 8, 3), np.uint8), now_ns + 3_600_000_000_000, now_ns)
     seen = robot.observations.take(now_ns)
     assert seen is not None
-    assert (seen.stamp_ns, (seen.images["front"] == PICTURE).all()) == (now_ns, True)
+    assert (seen.stamp_ns, (seen.images["front"] == IMAGE).all()) == (now_ns, True)
     assert [fault.kind for fault in robot.bench.loop.runtime.watchdog.faults(now_ns)][:1] == ["camera"]
     stamp = robot.look()
     robot.bench.loop.forget_chunks()

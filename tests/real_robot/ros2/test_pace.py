@@ -75,7 +75,7 @@ class Line:
         self.client: Any = SimpleNamespace(metadata={**metadata, "policy": "p", "weights": "w"})
         self.observations = observations
         self.inference = InferenceClient(self.loop, observations, [self.client], clock, InferenceConfig(**ask))
-        self.pictures, self.asked = deque[int](), deque[tuple[int, InferenceRequest]]()
+        self.images, self.asked = deque[int](), deque[tuple[int, InferenceRequest]]()
         self.events: list[Any] = []
         self.noise = np.random.default_rng(0)  # a picture that repeats itself is a fault
         self.loop.events.subscribe(self.events.append)
@@ -86,15 +86,15 @@ class Line:
         while self.now < until:
             self.now += MS
             if self.now // MS % 33 == 0:
-                self.pictures.append(self.now)
+                self.images.append(self.now)
             if self.asked and self.asked[0][0] <= self.now:
                 self.inference._waiting -= 1
                 self.inference._take(
                     {"actions": np.full(self.shape, 0.5)}, self.client.metadata, self.asked.popleft()[1]
                 )
-            if self.pictures and self.pictures[0] + self.age_ns <= self.now:
-                stamp = self.pictures.popleft()
-                self.observations.picture("front", self.noise.integers(0, 256, (8, 8, 3), np.uint8), stamp, self.now)
+            if self.images and self.images[0] + self.age_ns <= self.now:
+                stamp = self.images.popleft()
+                self.observations.image("front", self.noise.integers(0, 256, (8, 8, 3), np.uint8), stamp, self.now)
                 if not self.asked and (question := self.inference._question()) is not None:
                     self.asked.append((self.now + self.answer_ns, question))
             if self.now // MS % 25 == 0:

@@ -17,12 +17,12 @@ from embodied_rl.real_robot.core.states import ArmState, Event, Transition
 from embodied_rl.real_robot.ros2 import environment
 from embodied_rl.real_robot.ros2.clock import Clock
 from embodied_rl.real_robot.ros2.events import BackgroundSink, Events, StateChanged
+from embodied_rl.real_robot.ros2.images import ImageError, of_compressed, of_raw
 from embodied_rl.real_robot.ros2.options import BridgeOptions
-from embodied_rl.real_robot.ros2.pictures import PictureError, of_compressed, of_raw
 from embodied_rl.real_robot.twin.options import TwinOptions
 
 RNG = np.random.default_rng(0)
-PICTURE = RNG.integers(0, 256, (4, 5, 3), np.uint8)
+IMAGE = RNG.integers(0, 256, (4, 5, 3), np.uint8)
 
 
 def message(encoding: str, pixels: np.ndarray, padding: int = 0) -> SimpleNamespace:
@@ -33,35 +33,35 @@ def message(encoding: str, pixels: np.ndarray, padding: int = 0) -> SimpleNamesp
 
 @pytest.mark.parametrize("padding", [0, 3])
 def test_raw_pictures_of_every_encoding(padding: int) -> None:
-    alpha = np.concatenate([PICTURE, PICTURE[:, :, :1]], 2)
-    assert (of_raw(message("rgb8", PICTURE, padding)) == PICTURE).all()
-    assert (of_raw(message("bgr8", PICTURE[:, :, ::-1], padding)) == PICTURE).all()
-    assert (of_raw(message("rgba8", alpha, padding)) == PICTURE).all()
-    assert (of_raw(message("bgra8", alpha[:, :, [2, 1, 0, 3]], padding)) == PICTURE).all()
-    assert (of_raw(message("mono8", PICTURE[:, :, 0], padding)) == PICTURE[:, :, :1]).all()
+    alpha = np.concatenate([IMAGE, IMAGE[:, :, :1]], 2)
+    assert (of_raw(message("rgb8", IMAGE, padding)) == IMAGE).all()
+    assert (of_raw(message("bgr8", IMAGE[:, :, ::-1], padding)) == IMAGE).all()
+    assert (of_raw(message("rgba8", alpha, padding)) == IMAGE).all()
+    assert (of_raw(message("bgra8", alpha[:, :, [2, 1, 0, 3]], padding)) == IMAGE).all()
+    assert (of_raw(message("mono8", IMAGE[:, :, 0], padding)) == IMAGE[:, :, :1]).all()
 
 
 @pytest.mark.parametrize(
     "change", [{"encoding": "16UC1"}, {"height": 5}, {"step": 14}, {"width": 0}, {"height": 2**31, "width": 2**31}]
 )
 def test_raw_pictures_that_are_none(change: dict[str, object]) -> None:
-    wrong = message("rgb8", PICTURE)
+    wrong = message("rgb8", IMAGE)
     vars(wrong).update(change)
-    with pytest.raises(PictureError):
+    with pytest.raises(ImageError):
         of_raw(wrong)
 
 
 def test_compressed_pictures() -> None:
     import cv2
 
-    data = cv2.imencode(".png", PICTURE[:, :, ::-1])[1].tobytes()
-    assert (of_compressed(SimpleNamespace(data=data, format="png")) == PICTURE).all()
+    data = cv2.imencode(".png", IMAGE[:, :, ::-1])[1].tobytes()
+    assert (of_compressed(SimpleNamespace(data=data, format="png")) == IMAGE).all()
     for width in (640, 30):
-        picture = np.tile(PICTURE[:1, :1], (20, width, 1))
-        jpeg = cv2.imencode(".jpg", picture)[1].tobytes()
+        image = np.tile(IMAGE[:1, :1], (20, width, 1))
+        jpeg = cv2.imencode(".jpg", image)[1].tobytes()
         assert of_compressed(SimpleNamespace(data=jpeg, format="jpeg")).shape == (20, width, 3)
     for broken in (b"", b"no picture", jpeg[:20], data[:30], b"\xff\xd8\xff\xff", b"\xff\xd8" + b"x" * 99):
-        with pytest.raises(PictureError, match="cannot be decoded"):
+        with pytest.raises(ImageError, match="cannot be decoded"):
             of_compressed(SimpleNamespace(data=broken, format="jpeg"))
 
 
@@ -69,14 +69,14 @@ def test_compressed_pictures() -> None:
 def test_a_picture_that_says_it_is_huge_is_not_decoded(kind: str) -> None:
     import cv2
 
-    data = bytearray(cv2.imencode(kind, PICTURE)[1].tobytes())
+    data = bytearray(cv2.imencode(kind, IMAGE)[1].tobytes())
     if kind == ".png":
         data[16:24] = struct.pack(">II", 60_000, 60_000)
         data[29:33] = struct.pack(">I", zlib.crc32(bytes(data[12:29])))
     else:
         at = data.find(b"\xff\xc0")
         data[at + 5 : at + 9] = struct.pack(">HH", 65_000, 65_000)
-    with pytest.raises(PictureError, match="too many"):
+    with pytest.raises(ImageError, match="too many"):
         of_compressed(SimpleNamespace(data=bytes(data), format=kind))
 
 

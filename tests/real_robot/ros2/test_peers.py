@@ -107,7 +107,7 @@ def test_an_arm_on_another_middleware_obeys_and_is_heard(said: dict[str, Any]) -
     assert len(heard - {peer.HOME}) > 5, "the arm is where it was asked to be"
     assert heard - {peer.HOME} <= sent
     for camera, shown in enumerate(zip(*said["pictures"], strict=True)):
-        assert set(shown) == {peer.picture(camera, number).hex() for number in (0, 1)}
+        assert set(shown) == {peer.image(camera, number).hex() for number in (0, 1)}
 
 
 def test_rosbags_decodes_every_message_and_knows_its_type(said: dict[str, Any], rosbags: Any) -> None:
@@ -144,12 +144,12 @@ def test_rosbags_decodes_the_recordings_pictures_by_the_types_in_the_file(said: 
                 continue
             if schema.name not in store.fielddefs:
                 store.register(rosbags.get_types_from_msg(schema.data.decode(), schema.name))
-            picture = store.deserialize_cdr(message.data, schema.name)
-            assert picture.format == "png"
-            assert picture.header.stamp.sec * 10**9 + picture.header.stamp.nanosec == message.log_time
-            pixels = cv2.imdecode(picture.data, cv2.IMREAD_COLOR)
+            image = store.deserialize_cdr(message.data, schema.name)
+            assert image.format == "png"
+            assert image.header.stamp.sec * 10**9 + image.header.stamp.nanosec == message.log_time
+            pixels = cv2.imdecode(image.data, cv2.IMREAD_COLOR)
             assert pixels is not None
             shown.setdefault(channel.topic, set()).add(pixels[..., ::-1].tobytes())
     names = ("agentview", "robot0_eye_in_hand")
-    wanted = [{peer.picture(camera, number) for number in (0, 1)} for camera in (0, 1)]
+    wanted = [{peer.image(camera, number) for number in (0, 1)} for camera in (0, 1)]
     assert shown == {f"/embodied_rl/camera/{name}": both for name, both in zip(names, wanted, strict=True)}

@@ -57,10 +57,10 @@ class Reach(gymnasium.Env[dict[str, Array], Array]):
         return self._seen(), 1.0 if near else -0.1, near, False, {self._key: near}
 
     def render(self) -> Array:
-        picture = np.zeros((6, 8, 3), np.uint8)
+        image = np.zeros((6, 8, 3), np.uint8)
         row, column = ((self._position + 1) / 2 * (5, 7)).astype(int)
-        picture[row, column] = 255
-        return picture
+        image[row, column] = 255
+        return image
 
     def _seen(self) -> dict[str, Any]:
         seen: dict[str, Any] = {"goal": self._goal, "position": self._position, "phase": self._steps % 2}

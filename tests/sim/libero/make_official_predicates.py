@@ -122,7 +122,7 @@ def stack_case() -> dict[str, Any]:
     for thing in (pot, cube):
         world.worldbody.append(thing.get_obj())
         world.merge_assets(thing)
-    xml = _without_pictures(world.get_xml())
+    xml = _without_images(world.get_xml())
     model = mujoco.MjModel.from_xml_string(xml)
     data = mujoco.MjData(model)
     sim = SimpleNamespace(
@@ -163,7 +163,7 @@ def stack_case() -> dict[str, Any]:
     return {"xml": xml, "goal_entities": entities, **rows}
 
 
-def _without_pictures(xml: str) -> str:
+def _without_images(xml: str) -> str:
     """Drop what refers to robosuite's files; contacts do not depend on it."""
     import xml.etree.ElementTree as ET
 

@@ -57,8 +57,8 @@ class Counting:
         return self.state.clone(), self.state[:, 1] / 10, success, torch.zeros_like(success), {"success": success}  # type: ignore[return-value]
 
     def _get_obs_sensor_data(self) -> dict[str, dict[str, torch.Tensor]]:
-        picture = self.state[:, 1].byte()[:, None, None, None].expand(-1, 4, 4, 3)
-        return {"base_camera": {"rgb": picture}}
+        image = self.state[:, 1].byte()[:, None, None, None].expand(-1, 4, 4, 3)
+        return {"base_camera": {"rgb": image}}
 
     def close(self) -> None:
         pass

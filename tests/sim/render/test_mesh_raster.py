@@ -228,7 +228,7 @@ def test_what_it_cannot_draw_is_refused(xml: str, why: str) -> None:
 
 def test_it_draws_no_exact_frames() -> None:
     with pytest.raises(UserError, match="render-quality fast"):
-        make_renderer("raster", (), pictures=True)
+        make_renderer("raster", (), images=True)
     assert isinstance(make_renderer("raster", ()), RasterRenderer)
 
 

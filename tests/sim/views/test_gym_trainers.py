@@ -60,9 +60,9 @@ def test_stable_baselines_makes_envs_of_pictures_in_processes() -> None:
         assert isinstance(observation, dict)
         assert observation["images"].shape == (1, 1, 16, 16, 3)
         assert reward.shape == (1,)
-        picture = envs.render()
-        assert picture is not None
-        assert picture.any()
+        image = envs.render()
+        assert image is not None
+        assert image.any()
 
 
 @pytest.mark.parametrize("options", [STATE, SEEN, {"device": "cpu", **STATE}, {"categorical_action_encoding": True}])

@@ -56,9 +56,9 @@ def test_a_single_env_passes_gymnasiums_checker(task: str) -> None:
             warnings.simplefilter("ignore")  # bounds at infinity
             check_env(env)
         env.reset(seed=0)
-        picture = env.render()
-        assert picture is not None
-        assert picture.shape == (256, 256, 3)
+        image = env.render()
+        assert image is not None
+        assert image.shape == (256, 256, 3)
 
 
 def test_a_tabletop_suite_passes_gymnasiums_checker() -> None:
@@ -145,9 +145,9 @@ def test_a_mask_resets_some_envs_and_leaves_the_others(vector: GymnasiumVectorEn
         assert np.array_equal(after["state"][1], single.reset(seed=7)[0]["state"])
     again, _ = vector.reset(seed=1)
     assert same(before, again)
-    pictures = vector.render()
-    assert pictures is not None
-    assert [picture.shape for picture in pictures] == [(256, 256, 3)] * 3
+    images = vector.render()
+    assert images is not None
+    assert [image.shape for image in images] == [(256, 256, 3)] * 3
 
 
 def test_what_was_returned_is_not_changed_by_later_steps(vector: GymnasiumVectorEnv) -> None:

@@ -23,7 +23,7 @@ from tests.sim.warp.worlds import DEVICE, MISSING, needs_warp, short_tasks
 if TYPE_CHECKING or not MISSING:
     from embodied_rl.sim.warp.batch import Settings
     from embodied_rl.sim.warp.drawn_env import WarpDrawnEnv
-    from embodied_rl.sim.warp.pictures import Pictures
+    from embodied_rl.sim.warp.images import Images
     from embodied_rl.sim.warp.randomize import Randomization
     from embodied_rl.sim.warp.render import View
     from embodied_rl.sim.warp.vec_env import WarpVecEnv
@@ -123,7 +123,7 @@ def test_what_cannot_vary_is_refused() -> None:
 def test_looks_are_drawn_by_one_thread_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Env groups of a pipelined scheduler reset while others are drawn: two that met a task for the first time would
     each make its renderer, and the looks that one of them holds would never be seen."""
-    pictures = Pictures(2, View(CAMERAS, 8), Settings(DEVICE, False, False), Randomization(color=0.2))
+    pictures = Images(2, View(CAMERAS, 8), Settings(DEVICE, False, False), Randomization(color=0.2))
     free: list[bool] = []
 
     def meets(_: object) -> SimpleNamespace:

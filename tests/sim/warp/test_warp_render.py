@@ -30,7 +30,7 @@ SIZE, WORLDS = 96, 3
 
 
 @needs_warp
-class TestWarpPicturesContract(VecEnvContract):
+class TestWarpImagesContract(VecEnvContract):
     tasks = tuple(task.name for task in short_tasks())
 
     def make(self, num_envs: int) -> VecEnv:
@@ -69,8 +69,8 @@ def test_pictures_have_the_native_layout_and_colours(scene: tuple[SceneRenderer,
     by_rays = by_ray_caster(renderer.host, qpos)
     assert (ours.dtype, ours.shape) == (np.uint8, by_rays.shape)
 
-    def error(picture: Array) -> float:
-        return float(np.abs(picture.astype(int) - by_rays).mean())
+    def error(image: Array) -> float:
+        return float(np.abs(image.astype(int) - by_rays).mean())
 
     assert error(ours) < 1.0
     for broken in (ours[..., ::-1], ours[:, :, ::-1], ours[:, :, :, ::-1], ours[:, ::-1], ours[::-1]):

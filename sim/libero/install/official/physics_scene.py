@@ -57,7 +57,7 @@ def strip(xml: str) -> str:
     return ET.tostring(root, encoding="unicode")
 
 
-def without_pictures(xml: str) -> str:
+def without_images(xml: str) -> str:
     """`xml` with a point in place of every visual geom, and without textures and materials.
 
     The official code finds every name that it looks up, and the scene moves to the last bit as before; it compiles in a

@@ -31,13 +31,13 @@ def make(path: str, folder: Path) -> Path:
     Exporting processes share the folder: a stand-in is there whole or not at all while another one makes it again.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    picture = Path(path).suffix.lower() == ".png"
-    if not picture and Path(path).suffix.lower() not in (".msh", ".obj", ".stl"):
+    image = Path(path).suffix.lower() == ".png"
+    if not image and Path(path).suffix.lower() not in (".msh", ".obj", ".stl"):
         raise ValueError(f"no stand-in can be made for {path}")
     name = hashlib.sha256(path.encode()).hexdigest()[:16]
-    target = folder / f"{name}{'.png' if picture else '.obj'}"
+    target = folder / f"{name}{'.png' if image else '.obj'}"
     part = folder / f"{target.name}.{os.getpid()}.part"
-    part.write_bytes(_png() if picture else _box().encode())
+    part.write_bytes(_png() if image else _box().encode())
     os.replace(part, target)
     return target
 

@@ -29,7 +29,7 @@ ENOUGH = 30
 _PERIOD_S = 0.02
 
 
-def picture(camera: int, number: int) -> bytes:
+def image(camera: int, number: int) -> bytes:
     """The pixels [8, 8, 3] of a camera's pictures, of which there are two in turn: it is not stuck."""
     pixels = [(7 * index + 50 * camera) % 256 for index in range(SIDE * SIDE * 3)]
     return bytes([100 * (number % 2), *pixels[1:]])

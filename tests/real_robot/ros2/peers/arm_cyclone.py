@@ -137,12 +137,12 @@ def main(domain_id: int) -> None:
 
     shown = itertools.count()
 
-    def pictures() -> None:
+    def images() -> None:
         for number, camera in enumerate(cameras):
-            data = list(peer.picture(number, next(shown) // len(cameras)))
+            data = list(peer.image(number, next(shown) // len(cameras)))
             camera.write(Image(now(), peer.SIDE, peer.SIDE, "rgb8", 0, 3 * peer.SIDE, data))
 
-    arm.run(joints, pictures, lambda pressed: button.write(Bool(pressed)))
+    arm.run(joints, images, lambda pressed: button.write(Bool(pressed)))
     del domain
 
 

@@ -35,15 +35,15 @@ def main() -> None:
 
         shown = itertools.count()
 
-        def pictures() -> None:
+        def images() -> None:
             for number, camera in enumerate(cameras):
                 message = Image(height=peer.SIDE, width=peer.SIDE, encoding="rgb8", step=3 * peer.SIDE)
-                message.data = array("B", peer.picture(number, next(shown) // len(cameras)))
+                message.data = array("B", peer.image(number, next(shown) // len(cameras)))
                 stamp(message)
                 camera.publish(message)
 
         session.start()
-        arm.run(joints, pictures, lambda pressed: button.publish(Bool(data=pressed)))
+        arm.run(joints, images, lambda pressed: button.publish(Bool(data=pressed)))
 
 
 def stamp(message: Any) -> None:

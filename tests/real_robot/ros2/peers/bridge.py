@@ -52,10 +52,10 @@ class Sideways:
     def __init__(self) -> None:
         sizes = {"cameras": 2, "image_size": peer.SIDE, "proprio_dim": 8, "chunk_len": 4, "action_dim": 7}
         self.metadata: dict[str, Any] = {**sizes, "instruction": True, "policy": "sideways", "weights": "none"}
-        self.pictures: set[tuple[bytes, ...]] = set()
+        self.images: set[tuple[bytes, ...]] = set()
 
     def infer(self, obs: dict[str, Any]) -> dict[str, Any]:
-        self.pictures.add(tuple(image.tobytes() for image in obs["images"]))
+        self.images.add(tuple(image.tobytes() for image in obs["images"]))
         return {"actions": np.tile(np.array([0, 0.6, 0, 0, 0, 0, -1.0]), (4, 1))}
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ def main(wanted: Wanted) -> dict[str, Any]:
         "arm": said,
         "heard": sorted(heard),
         "names": sorted(names),
-        "pictures": [[one.hex() for one in shown] for shown in sorted(policy.pictures)],
+        "pictures": [[one.hex() for one in shown] for shown in sorted(policy.images)],
         "sent": [one.positions.tolist() for one in judged if one is not None],
         "raw": listener.raw,
         "types": listener.types,

@@ -11,7 +11,7 @@ _CHANNELS = {"rgb8": (3, _RGB), "bgr8": (3, _BGR), "rgba8": (4, _RGB), "bgra8": 
 MOST_PIXELS = 4096 * 4096
 
 
-class PictureError(ValueError):
+class ImageError(ValueError):
     """A message that is no picture; the text says why."""
 
 
@@ -30,10 +30,10 @@ def of_raw(message: Any) -> np.ndarray:
     elif encoding in _CHANNELS:
         channels, order = _CHANNELS[encoding]
     else:
-        raise PictureError(f"encoding '{encoding}': publish {', '.join(_CHANNELS)} or mono8")
+        raise ImageError(f"encoding '{encoding}': publish {', '.join(_CHANNELS)} or mono8")
     data = np.frombuffer(message.data, np.uint8)
     if not 0 < height * width <= MOST_PIXELS or step < width * channels or len(data) < height * step:
-        raise PictureError(f"{width} x {height} of {encoding} do not fit {len(data)} bytes in rows of {step}")
+        raise ImageError(f"{width} x {height} of {encoding} do not fit {len(data)} bytes in rows of {step}")
     rows = data[: height * step].reshape(height, step)[:, : width * channels]
     pixels = rows.reshape(height, width, channels)
     if channels == 1:
@@ -52,13 +52,13 @@ def of_compressed(message: Any) -> np.ndarray:
     data = bytes(message.data)
     width, height = _size(data)
     if height * width > MOST_PIXELS:
-        raise PictureError(f"{width} x {height} are too many: {MOST_PIXELS} pixels at most")
+        raise ImageError(f"{width} x {height} are too many: {MOST_PIXELS} pixels at most")
     try:
         decoded = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) if height * width else None
     except cv2.error:
         decoded = None
     if decoded is None:
-        raise PictureError(f"{len(data)} bytes of format '{message.format}' cannot be decoded: publish JPEG or PNG")
+        raise ImageError(f"{len(data)} bytes of format '{message.format}' cannot be decoded: publish JPEG or PNG")
     return np.ascontiguousarray(decoded[:, :, ::-1])
 
 

@@ -1,6 +1,6 @@
-"""Prints the digests in test_pictures.py: what openpi's client makes of a picture, with Pillow 13.0.0.
+"""Prints the digests in test_images.py: what openpi's client makes of a picture, with Pillow 13.0.0.
 
-Run where Pillow is installed: `python -m tests.real_robot.make_picture_goldens`.
+Run where Pillow is installed: `python -m tests.real_robot.make_image_goldens`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ _RECORDED = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class PictureFitter:
+class ImageFitter:
     """Brings one picture, uint8 [H, W, 3], to the policy's side; one that has it is taken as it is.
 
     A picture that is not square gets black bars, as openpi's clients make them.
@@ -37,18 +37,18 @@ class PictureFitter:
     pipeline: str = "as_rendered"
     mirror: bool = False
 
-    def __call__(self, picture: Array) -> Array:
+    def __call__(self, image: Array) -> Array:
         """uint8 [S, S, 3]."""
         if self.mirror:
-            picture = picture[:, ::-1]
-        if picture.shape[:2] == (self.size, self.size):
-            return np.ascontiguousarray(picture)
+            image = image[:, ::-1]
+        if image.shape[:2] == (self.size, self.size):
+            return np.ascontiguousarray(image)
         steps = image_pipeline(self.pipeline)
-        if not steps.jpeg and (steps.resize is None or picture.shape[0] != picture.shape[1]):
-            return bilinear_pillow_padded(picture, self.size)
+        if not steps.jpeg and (steps.resize is None or image.shape[0] != image.shape[1]):
+            return bilinear_pillow_padded(image, self.size)
         if steps.jpeg:
-            if picture.shape[:2] != (_RECORDED, _RECORDED):
-                picture = bilinear_pillow_padded(picture, _RECORDED)
-            picture = jpeg_round_trip(np.ascontiguousarray(picture))
+            if image.shape[:2] != (_RECORDED, _RECORDED):
+                image = bilinear_pillow_padded(image, _RECORDED)
+            image = jpeg_round_trip(np.ascontiguousarray(image))
         resize = steps.resize or bilinear_pillow_padded
-        return picture if picture.shape[0] == self.size else resize(picture, self.size)
+        return image if image.shape[0] == self.size else resize(image, self.size)

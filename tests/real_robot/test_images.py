@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from embodied_rl.policies.preprocessing.images import PIPELINES, image_pipeline
 from embodied_rl.policies.preprocessing.resize import bilinear_pillow, bilinear_pillow_padded
-from embodied_rl.real_robot.server.pictures import PictureFitter
+from embodied_rl.real_robot.server.images import ImageFitter
 from embodied_rl.types import Array
 
 
@@ -28,7 +28,7 @@ PILLOWS = {
     (64, 64): "5b139fa1a43941b3",
     (720, 1280): "721e1058d29b5e46",
 }
-"""Of make_picture_goldens.py: SHA-256 of Pillow's result at 64 x 64, by height and width."""
+"""Of make_image_goldens.py: SHA-256 of Pillow's result at 64 x 64, by height and width."""
 
 
 @pytest.mark.parametrize("shape", PILLOWS)
@@ -45,7 +45,7 @@ def test_a_square_has_no_bars() -> None:
 def test_a_recorded_picture_goes_through_the_policys_pipeline(name: str) -> None:
     steps = image_pipeline(name)
     frame = picture(256, 256)
-    whole = PictureFitter(size=224, pipeline=name)(frame[:, ::-1])
+    whole = ImageFitter(size=224, pipeline=name)(frame[:, ::-1])
     assert steps.resize is not None
     cut = PIPELINES[name](frame, 224)
     assert np.array_equal(whole if steps.crop_area is None else _crop(whole, steps.crop_area), cut)
@@ -59,15 +59,15 @@ def _crop(image: Array, area: float) -> Array:
 
 @pytest.mark.parametrize("name", PIPELINES)
 def test_a_picture_of_the_policys_size_is_left_alone(name: str) -> None:
-    assert np.array_equal(PictureFitter(size=64, pipeline=name)(picture(64, 64)), picture(64, 64))
-    mirrored = PictureFitter(size=64, pipeline=name, mirror=True)(picture(64, 64))
+    assert np.array_equal(ImageFitter(size=64, pipeline=name)(picture(64, 64)), picture(64, 64))
+    mirrored = ImageFitter(size=64, pipeline=name, mirror=True)(picture(64, 64))
     assert np.array_equal(mirrored, picture(64, 64)[:, ::-1])
 
 
 @settings(max_examples=25)
 @given(height=st.integers(8, 400), width=st.integers(8, 400), name=st.sampled_from(sorted(PIPELINES)))
 def test_any_size_fits(height: int, width: int, name: str) -> None:
-    made = PictureFitter(size=32, pipeline=name)(picture(height, width))
+    made = ImageFitter(size=32, pipeline=name)(picture(height, width))
     assert made.shape == (32, 32, 3)
     assert made.dtype == np.uint8
     assert made.flags.c_contiguous

@@ -34,7 +34,7 @@ class Shown:
     rows: Sequence[int]
 
 
-class Pictures:
+class Images:
     """Draws envs of any tasks, each visual model's in one batch.
 
     Args:

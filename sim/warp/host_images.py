@@ -11,13 +11,13 @@ import torch
 from embodied_rl.sim.mujoco.indicators import Switch, compile_switches, lit_groups
 from embodied_rl.sim.mujoco.pool import FrameRenderer
 from embodied_rl.sim.mujoco.task import MujocoTask
-from embodied_rl.sim.warp.pictures import Shown
+from embodied_rl.sim.warp.images import Shown
 from embodied_rl.sim.warp.render import View
 from embodied_rl.sim.warp.transfer import to_device
 from embodied_rl.types import Array
 
 
-class HostPictures:
+class HostImages:
     """`pictures.Pictures` by a renderer of `embodied_rl.sim.render`.
 
     Args:
