@@ -22,7 +22,7 @@ def of_raw(message: Any) -> np.ndarray:
         message: Of 8 bits a channel.
 
     Raises:
-        PictureError: Another encoding, or fewer bytes than the header says.
+        ImageError: Another encoding, or fewer bytes than the header says.
     """
     encoding, height, width, step = message.encoding, message.height, message.width, message.step
     if encoding == "mono8":
@@ -45,7 +45,7 @@ def of_compressed(message: Any) -> np.ndarray:
     """The picture of a sensor_msgs/CompressedImage (JPEG or PNG).
 
     Raises:
-        PictureError: It cannot be decoded, or is too large.
+        ImageError: It cannot be decoded, or is too large.
     """
     import cv2
 

@@ -59,7 +59,7 @@ class PolicyServer:
         token: What clients must show; None lets everybody in.
 
     Example:
-        >>> server = PolicyServer(served.decide, spec, PictureFitter(size=64), metadata={})
+        >>> server = PolicyServer(served.decide, spec, ImageFitter(size=64), metadata={})
         >>> asyncio.run(server.run(listener, warm_up=lambda: None, on_ready=lambda: print("ready")))
     """
 

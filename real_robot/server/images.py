@@ -29,7 +29,7 @@ class ImageFitter:
         mirror: Swap left and right first.
 
     Example:
-        >>> PictureFitter(size=64)(np.zeros((480, 640, 3), np.uint8)).shape
+        >>> ImageFitter(size=64)(np.zeros((480, 640, 3), np.uint8)).shape
         (64, 64, 3)
     """
 
