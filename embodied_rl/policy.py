@@ -31,7 +31,7 @@ class PolicyTraits:
     """Start of the names of the critic's parameters, such as 'model.value_head.'; None without a critic."""
     fresh_critic: str = ""
     """Why the critic is new, '' where it is its checkpoint's."""
-    absorb: Callable[[RolloutBatch], None] | None = None
+    update_normalizer: Callable[[RolloutBatch], None] | None = None
     """Takes each batch that was learned from, with its returns, into running statistics; the learner calls it after
     the last optimizer step of an update. They must be buffers, which are saved and reach every rank and replica. None
     where a policy has no such statistics."""

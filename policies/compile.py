@@ -7,7 +7,7 @@ runs the same code.
 
 On a CPU the number of rows is a variable of the compiled code: one compilation serves all batches but those of one row,
 and nothing is computed in vain. A CUDA graph holds for one shape only, so there rows are padded to the next power of
-two (repeating the last one): a rollout with up to 64 worlds has at most 7 graphs for each width of the prompt.
+two (repeating the last one): a rollout with up to 64 envs has at most 7 graphs for each width of the prompt.
 """
 
 from __future__ import annotations

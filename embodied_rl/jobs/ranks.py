@@ -133,15 +133,15 @@ def open_together(ranks: RunRanks, given: Given, console: Console) -> Iterator[R
 
 def _connect(config: RayConfig, collectives: Collectives, stack: ExitStack) -> None:
     """Connect every rank to one Ray cluster until `stack` ends: rank 0 first, which starts it if there is none."""
-    told: Shared | None = None
+    shared: Shared | None = None
     for turn in (collectives.rank == 0, collectives.rank > 0):
         wrong = None
         try:
             if turn:
-                told = stack.enter_context(shared_cluster(config, told))
+                shared = stack.enter_context(shared_cluster(config, shared))
         except UserError as error:
             wrong = error
-        told = _agree(collectives, wrong, told)[0]
+        shared = _agree(collectives, wrong, shared)[0]
 
 
 def _agree(collectives: Collectives, wrong: UserError | None, value: ValueT) -> list[ValueT]:

@@ -30,7 +30,9 @@ class WeightAverage:
 
     def __init__(self, policy: TrainablePolicy, updates: int) -> None:
         self._updates = updates
-        actor, _ = split_parameters(policy, policy.traits.critic if policy.traits.absorb is not None else None)
+        actor, _ = split_parameters(
+            policy, policy.traits.critic if policy.traits.update_normalizer is not None else None
+        )
         self._learning = nn.ParameterList(actor)
         self.begin()
 

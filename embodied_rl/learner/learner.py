@@ -68,10 +68,13 @@ class Learner:
         collectives: Collectives = SINGLE_PROCESS,
         reward_model: RewardModel = SIMULATOR_REWARD,
     ) -> None:
-        if policy.traits.absorb is not None and not policy.state_dict().keys() - dict(policy.named_parameters()).keys():
+        if (
+            policy.traits.update_normalizer is not None
+            and not policy.state_dict().keys() - dict(policy.named_parameters()).keys()
+        ):
             raise UserError(
-                f"{type(policy).__name__} has PolicyTraits.absorb and no buffer: its statistics would be in no "
-                "checkpoint and reach no other rank; keep them with register_buffer."
+                f"{type(policy).__name__} has PolicyTraits.update_normalizer and no buffer: its statistics would be in "
+                "no checkpoint and reach no other rank; keep them with register_buffer."
             )
         self.policy = policy
         self.algorithm = algorithm
@@ -112,7 +115,9 @@ class Learner:
                 self._group_update = self._begin_groups(self.config.minibatch_groups, self.version)
             group = self._reward_model.relabel(group)
             self._group_update.add(group)
-            if self.policy.traits.absorb is not None:  # `update` gets the batch without frames and replay data
+            if (
+                self.policy.traits.update_normalizer is not None
+            ):  # `update` gets the batch without frames and replay data
                 self._accumulated.append(group)
 
     def update(self, batch: RolloutBatch) -> dict[str, float]:
@@ -138,11 +143,11 @@ class Learner:
             else:
                 metrics = update_by_rows(self.optimizer_step, batch, self._selection, self._seed, iteration)
             metrics = self.algorithm.finish(metrics)
-            # Before `_absorb`, which may rescale the policy's weights and brings them back to the model.
+            # Before `_update_normalizer`, which may rescale the policy's weights and brings them back to the model.
             self.collectives.publish(self.policy, self.model)
             # After the steps: statistics that move between acting and evaluating would be taken for a change of the
             # policy.
-            self._absorb(batch)
+            self._update_normalizer(batch)
             stale = stale_metrics(batch, self.algorithm.ratio_level, self.policy.terms_per_step)
             last = self.optimizer_step.ess
             self.ess = min(stale.get("train/ess_stale", 1.0), last)
@@ -157,23 +162,23 @@ class Learner:
     @property
     def needs_all_frames(self) -> bool:
         """Whether the policy or the reward model looks at the frames of every row, also of those that others learn."""
-        return self.policy.traits.absorb is not None or self._reward_model is not SIMULATOR_REWARD
+        return self.policy.traits.update_normalizer is not None or self._reward_model is not SIMULATOR_REWARD
 
     @property
     def needs_final_images(self) -> bool:
         """Whether the reward model looks at what an episode shows after its last step."""
         return self._reward_model.needs_final_images
 
-    def _absorb(self, batch: RolloutBatch) -> None:
+    def _update_normalizer(self, batch: RolloutBatch) -> None:
         """Let the policy's running statistics take the batch in, with returns where the algorithm has them."""
-        absorb = self.policy.traits.absorb
-        if absorb is None:
+        update_normalizer = self.policy.traits.update_normalizer
+        if update_normalizer is None:
             return
         if self._accumulated:  # the batch itself has come without what the policy saw
             batch, self._accumulated = join_batches(self._accumulated), []
         if batch.returns is None and self.algorithm.needs_value:  # by groups, only parts of it were prepared
             self.algorithm.prepare(batch, self.policy.terms_per_step)
-        absorb(batch)
+        update_normalizer(batch)
         self.collectives.refresh(self.policy, self.model)  # a shard has statistics and rescaled weights of its own
 
     def _begin_groups(self, size: int, iteration: int) -> GroupUpdate:

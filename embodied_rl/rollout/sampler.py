@@ -194,7 +194,7 @@ class EpisodeSampler:
         return [self._spec(first + member, task, init_state, index, attempt=0) for member in range(self.group_size)]
 
     def _spec(self, episode: int, task: str, init_state: int, group: int, attempt: int) -> EpisodeSpec:
-        # the members of a group are compared, so their worlds are alike, also in runs again: those of its first member
+        # the members of a group are compared, so their envs are alike, also in runs again: those of its first member
         world_seed = None if self.group_size == 1 else self._episode_seed(group * self.group_size, 0)
         seed = self._episode_seed(episode, attempt)
         return EpisodeSpec(episode, task, init_state, seed, group, self._perturb_seed(group), world_seed)

@@ -38,7 +38,8 @@ class GroupExchange:
         queue: of this rank.
         collectives: the ranks.
         on_episode: gets every episode that ends; here those of other ranks.
-        frames_too: every rank gets all frames, for a policy that takes in whole batches (`PolicyTraits.absorb`).
+        frames_too: every rank gets all frames, for a policy that takes in whole batches
+            (`PolicyTraits.update_normalizer`).
 
     Attributes:
         rows: of each accepted group that all ranks have heard of, by its index; of other ranks' without frames. Who
@@ -102,10 +103,10 @@ class GroupExchange:
             Interrupted: some rank was asked to stop.
         """
         counts = self.queue.sampler.counts
-        told = counts.requeued  # another thread may count one more while this one waits for the others
+        requeued = counts.requeued  # another thread may count one more while this one waits for the others
         message = _Message(
             stop,
-            told - self._requeued,
+            requeued - self._requeued,
             [_report(group) for group, _ in ended],
             [self._portable(batch) for _, batch in ended if batch is not None],
         )
@@ -115,9 +116,9 @@ class GroupExchange:
         for rank, part in enumerate(found):
             if rank != self.collectives.rank:
                 counts.requeued += part.requeued
-                told += part.requeued
+                requeued += part.requeued
                 self._take(part)
-        self._requeued = told
+        self._requeued = requeued
         # those of other ranks are in host memory, and are joined with these
         own = {group.index: replace(batch, proprio=batch.proprio.cpu()) for group, batch in ended if batch is not None}
         self.rows |= own

@@ -19,8 +19,9 @@ _LEAST_RATE = 0.1
 class MLPModel(nn.Module):
     """Two networks of the same shape that share nothing but the normalisation of what they read.
 
-    The statistics of observations and returns are buffers, so they are saved with the weights. `absorb` alone changes
-    them. The value network predicts returns at mean 0 and standard deviation 1 (PopArt, van Hasselt et al. 2016).
+    The statistics of observations and returns are buffers, so they are saved with the weights. Only
+    `update_normalizer` changes them. The value network predicts returns at mean 0 and standard deviation 1 (PopArt, van
+    Hasselt et al. 2016).
 
     Example:
         >>> model = MLPModel(MLPModelConfig(observation_dim=3, action_dim=1))
@@ -61,9 +62,9 @@ class MLPModel(nn.Module):
         return self.critic(normalised)[:, 0] * self._return_std().float() + self.return_mean.float()
 
     @torch.no_grad()
-    def absorb(self, observed: Tensor, returns: Tensor | None) -> None:
+    def update_normalizer(self, observed: Tensor, returns: Tensor | None) -> None:
         """Take a batch into the statistics: float32 [B, P + S] and [B]. Values stay as they are."""
-        self._absorb_observations(observed.double())
+        self._update_observation_stats(observed.double())
         if returns is None:
             return
         mean, std = self.return_mean.clone(), self._return_std()
@@ -77,7 +78,7 @@ class MLPModel(nn.Module):
         head.weight.mul_((std / wider).float())
         head.bias.copy_((std * head.bias.double() + mean - self.return_mean) / wider)
 
-    def _absorb_observations(self, observed: Tensor) -> None:
+    def _update_observation_stats(self, observed: Tensor) -> None:
         """Chan et al. (1979): mean and variance of two samples together."""
         count = self.count + len(observed)
         shift = observed.mean(dim=0) - self.mean

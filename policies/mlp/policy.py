@@ -57,7 +57,7 @@ class MLPPolicy(nn.Module):
     @property
     def traits(self) -> PolicyTraits:
         """See `PolicyTraits`."""
-        return PolicyTraits(critic="model.critic.", absorb=self._absorb)
+        return PolicyTraits(critic="model.critic.", update_normalizer=self._update_normalizer)
 
     @property
     def device(self) -> torch.device:
@@ -121,8 +121,8 @@ class MLPPolicy(nn.Module):
         log_prob = -0.5 * ((drawn - mean) / log_std.exp()).square() - log_std - _HALF_LOG_2PI
         return log_prob - _log_slope(drawn) if self.config.squash else log_prob
 
-    def _absorb(self, batch: RolloutBatch) -> None:
-        self.model.absorb(batch.replay["observed"].to(self.device), batch.returns)
+    def _update_normalizer(self, batch: RolloutBatch) -> None:
+        self.model.update_normalizer(batch.replay["observed"].to(self.device), batch.returns)
 
 
 def _mean_log_slope(mean: Tensor, std: Tensor) -> Tensor:

@@ -128,16 +128,16 @@ def test_a_row_that_is_not_finite_is_void_and_the_others_are_as_without_it() -> 
     assert torch.equal(sick[[0, 2, 3]], whole[[0, 2, 3]])
 
 
-def absorbed(*parts: Tensor, returns: Tensor | None = None) -> MLPModel:
+def normalized(*parts: Tensor, returns: Tensor | None = None) -> MLPModel:
     model = MLPModel(CONFIG)
     for part in parts:
-        model.absorb(part, returns)
+        model.update_normalizer(part, returns)
     return model
 
 
 def test_statistics_of_parts_are_those_of_the_whole() -> None:
     values = torch.from_numpy(np.random.default_rng(1).normal(5, 3, (90, 5)).astype(np.float32))
-    model = absorbed(values[:20], values[20:50], values[50:])
+    model = normalized(values[:20], values[20:50], values[50:])
     torch.testing.assert_close(model.mean, values.double().mean(dim=0))
     torch.testing.assert_close(model.var, values.double().var(dim=0, correction=0))
     seen = model.normalised(values)
@@ -146,18 +146,18 @@ def test_statistics_of_parts_are_those_of_the_whole() -> None:
 
 
 def test_new_statistics_of_returns_leave_values_as_they_are() -> None:
-    model = absorbed(torch.randn(8, 5, generator=torch.Generator().manual_seed(0)))
+    model = normalized(torch.randn(8, 5, generator=torch.Generator().manual_seed(0)))
     seen = torch.randn(6, 5, generator=torch.Generator().manual_seed(1))
     before = model.value(seen)
     for returns in (torch.linspace(-900, -100, 50), torch.linspace(-50, 300, 50)):
-        model.absorb(seen, returns)
+        model.update_normalizer(seen, returns)
         torch.testing.assert_close(model.value(seen), before, atol=1e-3, rtol=1e-4)
     # The network itself moved: it predicts returns at mean 0 and standard deviation 1, here of both halves together.
     mean, std = (-500 + 125) / 2, 390
     torch.testing.assert_close(model.critic(seen)[:, 0], (before - mean) / std, atol=0.1, rtol=0)
 
 
-def test_nothing_but_absorb_changes_statistics() -> None:
+def test_nothing_but_update_normalizer_changes_statistics() -> None:
     policy, obs = make(), observation()
     before = {name: value.clone() for name, value in policy.model.named_buffers()}
     out = policy.act(obs, rng(), "sample")
@@ -167,7 +167,7 @@ def test_nothing_but_absorb_changes_statistics() -> None:
 
 def test_a_checkpoint_brings_weights_and_statistics_back(tmp_path: Path) -> None:
     policy, obs = make(squash=True), observation()
-    policy.model.absorb(torch.cat([obs.proprio, obs.state], dim=1), torch.tensor([5.0, -7.0]))  # type: ignore[list-item]
+    policy.model.update_normalizer(torch.cat([obs.proprio, obs.state], dim=1), torch.tensor([5.0, -7.0]))  # type: ignore[list-item]
     save_policy(policy, tmp_path / "p", {"command": "test"})
     loaded = load_policy(tmp_path / "p")
     assert loaded.architecture == "mlp"

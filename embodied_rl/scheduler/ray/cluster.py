@@ -33,31 +33,31 @@ class Shared:
 
 
 @contextmanager
-def shared_cluster(config: RayConfig, told: Shared | None) -> Iterator[Shared]:
+def shared_cluster(config: RayConfig, shared: Shared | None) -> Iterator[Shared]:
     """The connection to the cluster, for the `with` block; nothing of it is left afterwards.
 
     A cluster that rank 0 started on this machine ends when the others have left it: Ray aborts who still talks to it.
 
     Args:
-        told: what rank 0 told, None for rank 0.
+        shared: what rank 0 shares, None for rank 0.
 
     Raises:
         UserError: as `connect`.
     """
     with ExitStack() as stack:
-        if told is not None and config.address is None:
-            stack.enter_context(_door_of(told.port))
-            config = replace(config, address=told.address)
-            if told.auth_mode is not None:
-                os.environ[_AUTH_MODE] = told.auth_mode  # read when Ray is imported
+        if shared is not None and config.address is None:
+            stack.enter_context(_door_of(shared.port))
+            config = replace(config, address=shared.address)
+            if shared.auth_mode is not None:
+                os.environ[_AUTH_MODE] = shared.auth_mode  # read when Ray is imported
         ray = connect(config)
         stack.callback(ray.shutdown)
-        if told is None:
+        if shared is None:
             door = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
             stack.callback(_wait_for_leaving, door)
             address = config.address or ray.get_runtime_context().gcs_address
-            told = Shared(address, os.environ.get(_AUTH_MODE), door.getsockname()[1])
-        yield told
+            shared = Shared(address, os.environ.get(_AUTH_MODE), door.getsockname()[1])
+        yield shared
 
 
 def _door_of(port: int) -> socket.socket:

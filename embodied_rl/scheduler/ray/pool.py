@@ -245,6 +245,6 @@ def _why_not_opened(error: Exception) -> str:
     """One line from the traceback of a worker that could not begin."""
     cause = str(error).strip().splitlines()[-1].partition("UserError: ")
     return (
-        f"a Ray worker could not open its worlds and policy: {(cause[2] or cause[0]).rstrip('.')}. Code, assets and "
+        f"a Ray worker could not open its envs and policy: {(cause[2] or cause[0]).rstrip('.')}. Code, assets and "
         "checkpoint must be at the same place on every machine."
     )

@@ -55,7 +55,7 @@ class Mortal(ToyPolicy):
 @dataclass(frozen=True)
 class Case:
     """An update, perhaps with something wrong in it (spoil). stream: groups come one by one. stale: a third of the rows
-    is an older policy's. absorbs: the policy has running statistics, of observations and returns."""
+    is an older policy's. normalizes: the policy has running statistics, of observations and returns."""
 
     algorithm: AlgorithmConfig
     learner: LearnerConfig
@@ -63,11 +63,11 @@ class Case:
     stream: bool = False
     stale: bool = False
     episodes: int = 16
-    absorbs: bool = False
+    normalizes: bool = False
 
     def policy(self, seed: int) -> Any:
         """A new policy."""
-        if not self.absorbs:
+        if not self.normalizes:
             return ToyPolicy(seed=seed)
         sizes = MLPModelConfig(observation_dim=2, action_dim=ACTION_DIM, chunk_len=CHUNK, hidden=(8,))
         policy = MLPPolicy.fresh(sizes, seed=seed)
@@ -98,8 +98,8 @@ CASES = {
     "ppo by groups, few rows": Case(PPO, by_groups(3, 10, row_share=0.1)),
     "grpo as a stream, half the rows": Case(GRPO, by_groups(3, 10, row_share=0.5), stream=True),
     "stale rows in a stream": Case(GRPO, by_groups(3, 10), stream=True, stale=True),
-    "running statistics": Case(PPO, by_rows(25, 7), absorbs=True),
-    "running statistics, in a stream": Case(PPO, by_groups(3, 10), absorbs=True, stream=True),
+    "running statistics": Case(PPO, by_rows(25, 7), normalizes=True),
+    "running statistics, in a stream": Case(PPO, by_groups(3, 10), normalizes=True, stream=True),
     "recomputed": Case(GRPO, by_rows(25, 7, recompute_old_log_probs=True)),
     "stale": Case(PPO, by_rows(25, 7), stale=True),
     "loss": Case(GRPO, by_rows(10**6, 7, ratio_tolerance=1e9), spoil="loss"),

@@ -97,7 +97,7 @@ def test_the_critic_of_a_policy_with_running_statistics_keeps_its_values() -> No
     average = WeightAverage(policy, 4)
     observed = torch.linspace(-1, 1, 24).view(8, 3)
     for returns in (1.0, 30.0, 900.0):
-        policy.model.absorb(observed, returns * torch.linspace(-1, 3, 8))
+        policy.model.update_normalizer(observed, returns * torch.linspace(-1, 3, 8))
         with torch.no_grad():
             policy.model.log_std.add_(0.3)
         average.add()

@@ -188,7 +188,7 @@ def test_a_reward_model_judges_each_row_once_also_for_statistics(
     taken: list[RolloutBatch] = []
     policy: Any = ToyPolicy()
     policy.register_buffer("count", torch.zeros(1))
-    policy.traits = replace(ToyPolicy.traits, absorb=taken.append)
+    policy.traits = replace(ToyPolicy.traits, update_normalizer=taken.append)
     learner, batch = setup(tmp_path, PPOConfig(), policy, **sizes)
     judge = Counting()
     learner = Learner(
@@ -199,15 +199,15 @@ def test_a_reward_model_judges_each_row_once_also_for_statistics(
             learner.accumulate(group)
     learner.update(batch)
     assert judge.judged == len(batch)
-    (absorbed,) = taken
-    assert torch.equal(absorbed.reward, batch.reward + 1)
-    assert absorbed.returns is not None
+    (normalized,) = taken
+    assert torch.equal(normalized.reward, batch.reward + 1)
+    assert normalized.returns is not None
 
 
 def test_statistics_that_no_checkpoint_would_hold_are_refused(tmp_path: Path) -> None:
     policy: Any = ToyPolicy()
-    policy.traits = replace(ToyPolicy.traits, absorb=print)
-    with pytest.raises(UserError, match=r"ToyPolicy has PolicyTraits\.absorb and no buffer"):
+    policy.traits = replace(ToyPolicy.traits, update_normalizer=print)
+    with pytest.raises(UserError, match=r"ToyPolicy has PolicyTraits\.update_normalizer and no buffer"):
         setup(tmp_path, GRPOConfig(), policy)
 
 

@@ -131,12 +131,12 @@ def test_only_what_learns_is_copied_after_an_update() -> None:
 
 @pytest.mark.parametrize("device", [None, FAR])
 def test_statistics_stay_while_the_replica_acts_and_move_with_the_weights(device: torch.device | None) -> None:
-    """As weights do: a decision must not see half of what `absorb` does meanwhile."""
+    """As weights do: a decision must not see half of what `update_normalizer` does meanwhile."""
     sizes = MLPModelConfig(observation_dim=2, action_dim=1)
     policy = MLPPolicy.fresh(sizes, seed=0)
     replica = replicate(policy, device)
     before = {name: value.clone() for name, value in replica.state_dict().items()}
-    policy.model.absorb(torch.randn(8, 2, generator=torch.manual_seed(0)), torch.arange(8.0))
+    policy.model.update_normalizer(torch.randn(8, 2, generator=torch.manual_seed(0)), torch.arange(8.0))
     assert all(torch.equal(before[name], value) for name, value in replica.state_dict().items())
     copy_weights(policy, replica)
     assert all(torch.equal(value, replica.state_dict()[name]) for name, value in policy.state_dict().items())

@@ -129,7 +129,7 @@ def test_two_ranks_with_a_worker_each_give_the_serial_run_though_one_is_killed(c
 @pytest.mark.process
 def test_what_a_worker_cannot_open_ends_the_run_with_its_words(cluster: Any, tmp_path: Path) -> None:
     """Not a replacement for ever: it would happen again."""
-    with pytest.raises(UserError, match=r"could not open its worlds and policy: no checkpoint at /nowhere.*same place"):
+    with pytest.raises(UserError, match=r"could not open its envs and policy: no checkpoint at /nowhere.*same place"):
         train(SETUP, tmp_path, LostFactory())
 
 
