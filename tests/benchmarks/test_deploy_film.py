@@ -11,7 +11,7 @@ from embodied_rl.benchmarks.lab.deploy_film import LAST, film, svg
 from embodied_rl.real_robot.deploy.episodes import Episode
 from embodied_rl.real_robot.record.reader import RecordingFile
 from embodied_rl.real_robot.record.recorder import Recorder
-from tests.real_robot.robot_loop import ScriptedRobot, image, session
+from tests.real_robot.robot_loop import ScriptedRobot, session
 
 STATUS: dict[str, Any] = {
     "state": "running",
@@ -47,7 +47,7 @@ def test_a_film_shows_every_second_step_of_the_last_episode(tmp_path: Path) -> N
     frames = film(RecordingFile(tmp_path / "run.mcap"), success=True)
     assert len(frames) == 3 + LAST
     for index, step in enumerate((5, 7, 9)):
-        both = np.concatenate([image(step, 0, 64), image(step, 1, 64)], axis=1)
+        both = np.concatenate([picture(step, 0, 64), picture(step, 1, 64)], axis=1)
         assert (frames[index][-64:] == both).all()
     assert (frames[-1][-64:] == frames[2][-64:]).all()
     assert (frames[-1] != frames[2]).any(), "the last one says how it ended"

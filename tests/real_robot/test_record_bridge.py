@@ -27,7 +27,7 @@ from embodied_rl.real_robot.ros2.events import (
     PolicyServed,
 )
 from embodied_rl.real_robot.ros2.loop import ControlLoop
-from tests.real_robot.robot_loop import image, session
+from tests.real_robot.robot_loop import picture, session
 
 pytest.importorskip("mink")
 ROBOT = load_robot("fr3")
@@ -46,7 +46,7 @@ class Desk:
     def observe(self, now_ns: int) -> ObservationTaken:
         stamp = now_ns - now_ns % STEP
         proprio = np.append(self.joints, now_ns / 1e9)
-        return ObservationTaken(now_ns, stamp, {"front": image(stamp // STEP, 0)}, self.joints, proprio, "open it")
+        return ObservationTaken(now_ns, stamp, {"front": picture(stamp // STEP, 0)}, self.joints, proprio, "open it")
 
     def tick(self) -> None:
         self.now += TICK
