@@ -11,7 +11,7 @@ from embodied_rl.benchmarks.lab.deploy_film import LAST, film, svg
 from embodied_rl.real_robot.deploy.episodes import Episode
 from embodied_rl.real_robot.record.reader import RecordingFile
 from embodied_rl.real_robot.record.recorder import Recorder
-from tests.real_robot.robot_loop import ScriptedRobot, session
+from tests.real_robot.robot_loop import ScriptedRobot, picture, session
 
 STATUS: dict[str, Any] = {
     "state": "running",
