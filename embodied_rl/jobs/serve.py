@@ -20,9 +20,9 @@ from embodied_rl.policies.checkpoints.folder import read_json, read_provenance
 from embodied_rl.policies.preprocessing.images import image_pipeline
 from embodied_rl.policy import ActMode
 from embodied_rl.real_robot.client.wire import MAX_LIST, PROTOCOL
+from embodied_rl.real_robot.server.images import ImageFitter
 from embodied_rl.real_robot.server.limits import ServerLimits
 from embodied_rl.real_robot.server.observations import GENERIC, MAX_SIDE, OPENPI, OPTIONS, PolicySpec
-from embodied_rl.real_robot.server.images import ImageFitter
 from embodied_rl.real_robot.server.served_policy import ServedPolicy
 from embodied_rl.sim.libero.protocol import NATIVE, PROTOCOLS
 from embodied_rl.telemetry.info import PolicyInfo

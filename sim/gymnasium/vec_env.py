@@ -243,7 +243,9 @@ class GymnasiumVecEnv:
             out.reward[row, k] = taken.reward
             out.success[row] |= bool(taken.success)
             out.terminated[row] = taken.terminated
-            out.truncated[row] = not taken.terminated and (taken.truncated or sub_env.steps >= self._horizons[sub_env.task])
+            out.truncated[row] = not taken.terminated and (
+                taken.truncated or sub_env.steps >= self._horizons[sub_env.task]
+            )
             if taken.terminated or out.truncated[row]:
                 sub_env.over = True
                 return
