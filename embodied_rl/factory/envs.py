@@ -124,4 +124,4 @@ def announce_compilation() -> None:
     from embodied_rl.sim.mujoco import kernel
 
     if not kernel.is_compiled():
-        tell_once("Compiling the simulator, once for this installation: a minute on an idle machine.")
+        tell_once("Compiling the simulator, once per installation: a minute on an idle machine.")
