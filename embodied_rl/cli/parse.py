@@ -9,7 +9,7 @@ import io
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, TypeVar
 
 import tyro
@@ -98,19 +98,30 @@ def flags(source: Any, prefix: str = "") -> set[str]:
     return found
 
 
-def with_tasks(argv: Sequence[str]) -> list[str]:
-    """`argv` with every `--task NAME` taken together as `--tasks NAME ...`; UserError if both are given."""
+def split_off(argv: Sequence[str], names: Container[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """The words of `argv` without the options `names`, and each of these with its value ('' where there is none).
+
+    They are given as `--name value` or `--name=value`.
+    """
     rest: list[str] = []
-    tasks: list[str] = []
+    found: list[tuple[str, str]] = []
     words = iter(argv)
     for word in words:
         name, equals, value = word.partition("=")
-        if name != "--task":
+        if name in names:
+            value = value if equals else next(words, "")
+            found.append((name, "" if value.startswith("--") else value))
+        else:
             rest.append(word)
-            continue
-        tasks.append(value if equals else next(words, ""))
-        if not tasks[-1] or tasks[-1].startswith("--"):
-            raise UserError("--task needs the name of a task.")
+    return rest, found
+
+
+def with_tasks(argv: Sequence[str]) -> list[str]:
+    """`argv` with every `--task NAME` taken together as `--tasks NAME ...`; UserError if both are given."""
+    rest, found = split_off(argv, ("--task",))
+    tasks = [name for _, name in found]
+    if "" in tasks:
+        raise UserError("--task needs the name of a task.")
     if tasks and "--tasks" in flag_words(rest):
         raise UserError("--task and --tasks are the same option: give one of them.")
     return [*rest, "--tasks", *tasks] if tasks else rest

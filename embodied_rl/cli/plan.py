@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from embodied_rl.cli.parse import parse
+from embodied_rl.cli.parse import parse, split_off
 from embodied_rl.cli.select import select
 from embodied_rl.config.plan import PlanCommand
 from embodied_rl.config.suites import STATE_SUITES
@@ -48,20 +48,13 @@ def _schedule(argv: list[str]) -> int:
 
 def _take(argv: list[str]) -> tuple[list[str], dict[str, Path]]:
     """Split off this command's own options; the rest is for `train`."""
-    rest: list[str] = []
-    files: dict[str, Path] = {}
-    words = iter(argv)
-    for word in words:
-        name, equals, value = word.partition("=")
-        if name not in _OWN:
-            rest.append(word)
-            continue
-        given = value if equals else next(words, "")
-        if not given or given.startswith("--"):
+    rest, found = split_off(argv, _OWN)
+    files = {name: Path(value) for name, value in found}
+    for name, value in found:
+        if not value:
             raise UserError(f"{name} needs the name of a file.")
-        files[name] = Path(given)
         if not files[name].absolute().parent.is_dir():
-            raise UserError(f"{name} {given}: its folder does not exist.")
+            raise UserError(f"{name} {value}: its folder does not exist.")
         if name == "--chart" and files[name].suffix != ".svg":
-            raise UserError(f"--chart {given}: the chart is an SVG picture; name it {files[name].stem}.svg.")
+            raise UserError(f"--chart {value}: the chart is an SVG picture; name it {files[name].stem}.svg.")
     return rest, files

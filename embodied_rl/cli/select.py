@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from embodied_rl import configs as recipes
 from embodied_rl.algorithms.config import GRPOConfig
-from embodied_rl.cli.parse import flag_words, flags, parse, wants_help, with_tasks
+from embodied_rl.cli.parse import flag_words, flags, parse, split_off, wants_help, with_tasks
 from embodied_rl.cli.suites import refuse_moved, with_suite
 from embodied_rl.config.earlier import as_written_today
 from embodied_rl.config.policies import OpenVLAConfig
@@ -187,20 +186,12 @@ def _value(words: Sequence[str], flag: str) -> str | None:
 
 
 def _take(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Split off the options of the first step, given as `--name value` or `--name=value`."""
-    rest: list[str] = []
-    chosen: dict[str, str] = {}
-    words = iter(argv)
-    for word in words:
-        name, equals, value = word.partition("=")
-        if name not in _SELECTORS:
-            rest.append(word)
-            continue
-        given = value if equals else next(words, "")
-        if not given or given.startswith("--"):
+    """Split off the options of the first step."""
+    rest, found = split_off(argv, _SELECTORS)
+    for name, value in found:
+        if not value:
             raise UserError(f"{name} needs a value.")
-        chosen[name] = given
-    return rest, chosen
+    return rest, dict(found)
 
 
 def _recipe(benchmark: str | None, chosen: dict[str, str]) -> TrainConfig | None:
@@ -215,22 +206,21 @@ def _recipe(benchmark: str | None, chosen: dict[str, str]) -> TrainConfig | None
 
 def _resume(words: list[str], chosen: dict[str, str]) -> Selection:
     folder = Path(chosen["--resume"])
-    known = re.compile(r"--(iterations|learner\.num-processes)[= ](\d+) ?")
-    given, rest = dict(known.findall(" ".join(words))), known.sub("", " ".join(words)).split()
-    others = [name for name in chosen if name not in ("--resume", "--from")]
-    extra = rest + others
+    rest, found = split_off(words, ("--iterations", "--learner.num-processes"))
+    extra = [*rest, *(name for name, value in found if not value.isdecimal())]
+    extra += [name for name in chosen if name not in ("--resume", "--from")]
     if extra:
         raise UserError(
             f"--resume continues a run with its own config, so '{extra[0]}' does not apply: "
             f"{shlex.join(['embodied-rl', 'train', '--resume', str(folder)])} (and --iterations N to go on for longer, "
             "--from CHECKPOINT to go back, --learner.num-processes N for another number of ranks)"
         )
-    numbers = {name: int(value) for name, value in given.items()}
+    numbers = {name: int(value) for name, value in found}
     return Selection(
         resume=folder,
-        iterations=numbers.get("iterations"),
+        iterations=numbers.get("--iterations"),
         start=chosen.get("--from"),
-        processes=numbers.get("learner.num-processes"),
+        processes=numbers.get("--learner.num-processes"),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from embodied_rl.cli.parse import flag_words
+from embodied_rl.cli.parse import flag_words, split_off
 from embodied_rl.config.env import EnvConfig, as_simulator
 from embodied_rl.config.suites import SUITES as TABLE
 from embodied_rl.config.train import belongs_to, kind_of, selectable
@@ -66,16 +66,11 @@ def refuse_moved(words: Sequence[str]) -> None:
 def take_simulator(words: Sequence[str]) -> tuple[list[str], str | None]:
     """Split off `--env NAME`, the simulator, from the options of `eval`; UserError where there is none of that name."""
     refuse_moved(words)
-    rest, name, coming = list[str](), None, iter(words)
-    for word in coming:
-        head, equals, value = word.partition("=")
-        if head != "--env":
-            rest.append(word)
-            continue
-        name = value if equals else next(coming, "")
+    rest, found = split_off(words, ("--env",))
+    for _, name in found:
         if name not in selectable("env"):
             raise UserError(f"--env takes a simulator, got '{name}'.{suggest(name, selectable('env'))}")
-    return rest, name
+    return rest, found[-1][1] if found else None
 
 
 def refuse_others(words: Sequence[str], env: EnvConfig) -> None:
