@@ -80,8 +80,6 @@ class PPOConfig:
     """Weight of the entropy bonus."""
     epochs: int = 2
     """Passes over the batch in one update."""
-    normalize_advantage: Expert[bool] = True
-    """Bring the advantages of a batch to mean 0 and standard deviation 1."""
     critic_warmup_iterations: Expert[int] = 0
     """First iterations in which only the value head learns."""
 

@@ -54,15 +54,13 @@ class PPO:
         return with_explained_variance(metrics)
 
     def prepare(self, batch: RolloutBatch, terms_per_step: int) -> tuple[Tensor, dict[str, float]]:
-        """Give each row its GAE advantage (normalised over the batch if asked) and its return."""
+        """Give each row its GAE advantage, normalised over the batch, and its return."""
         config = self.config
         if batch.value is None:
             raise RuntimeError("PPO needs a critic, and the policy returned no value; give it a value head.")
         advantage, returns = gae(batch.reward, batch.value, batch.episodes, config.gamma, config.gae_lambda)
         batch.returns = returns
-        batch.advantage = advantage
-        if config.normalize_advantage:
-            batch.advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + _STD_EPS)
+        batch.advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + _STD_EPS)
         valid = unit_mask(batch.mask, self.ratio_level, terms_per_step)
         weight = importance_weights(
             unit_weights(valid, batch.episode, "token"), batch, self.ratio_level, terms_per_step

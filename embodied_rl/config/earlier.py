@@ -13,6 +13,7 @@ from embodied_rl.errors import UserError
 _RENAMED = {("reward", "alone"): "replace_env_reward"}
 _FIXED: dict[tuple[str, str], Any] = {
     ("algorithm", "advantage_eps"): 1e-6,
+    ("algorithm", "normalize_advantage"): True,
     ("guard", "max_rollbacks"): 3,
     ("policy", "head"): None,
     ("policy", "keep_stop"): None,

@@ -82,7 +82,7 @@ def test_grpo_raises_the_probability_of_what_succeeded_and_lowers_the_rest() -> 
 def test_ppo_gradient_equals_a_plain_formula_at_ratio_1() -> None:
     """At ratio 1 the gradient is that of -mean over executed terms of A log pi, whatever the clip."""
     policy = ToyPolicy()
-    config = PPOConfig(normalize_advantage=False, entropy_coef=0.0)
+    config = PPOConfig(entropy_coef=0.0)
     batch = batch_for(config, policy)
     ours = gradient(config, policy, batch)
     out = policy.evaluate(batch.images, batch.proprio, batch.instruction, batch.replay)

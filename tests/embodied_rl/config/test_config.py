@@ -43,7 +43,6 @@ ppo = st.builds(
     gamma=probability,
     gae_lambda=probability,
     value_clip=st.none() | positive,
-    normalize_advantage=st.booleans(),
     ratio_level=level,
     critic_warmup_iterations=st.integers(0, 9),
 )

@@ -135,7 +135,7 @@ def deviation(batch: RolloutBatch, config: AlgorithmConfig, options: LearnerConf
 @pytest.mark.parametrize(
     ("config", "options"),
     [
-        (replace(PPO, epochs=1, normalize_advantage=True), by_rows(10**6, 1000)),
+        (replace(PPO, epochs=1), by_rows(10**6, 1000)),
         (replace(PPO, epochs=1), by_groups(10**6, 1000)),
         (GRPO, by_groups(10**6, 1000)),
     ],
