@@ -186,7 +186,7 @@ def field_texts(cls: type) -> dict[str, str]:
 def _option(source: Any, cls: type, item: dataclasses.Field[Any], prefix: str) -> Option:
     import tyro
 
-    hint = _hints(cls)[item.name]
+    hint = hints(cls)[item.name]
     marks = hint.__metadata__ if typing.get_origin(hint) is Annotated else ()
     value = _value(source, item)
     positional, required = tyro.conf.Positional in marks, value is dataclasses.MISSING
@@ -200,7 +200,8 @@ def _option(source: Any, cls: type, item: dataclasses.Field[Any], prefix: str) -
 
 
 @cache
-def _hints(cls: type) -> dict[str, Any]:
+def hints(cls: type) -> dict[str, Any]:
+    """The annotations of a class's fields, with their marks."""
     return typing.get_type_hints(cls, include_extras=True)
 
 

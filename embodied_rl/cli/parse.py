@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 
 import tyro
 
-from embodied_rl.cli.help import help_text, options
+from embodied_rl.cli.help import help_text, hints, options
 from embodied_rl.errors import UserError
+from embodied_rl.utils.options import Expert
 
 T = TypeVar("T")
 _LARGEST = 2**63 - 1
@@ -85,6 +86,7 @@ def flag_words(argv: Sequence[str]) -> list[str]:
 def flags(source: Any, prefix: str = "") -> set[str]:
     """Every option that tyro makes from a dataclass (or instance): nested ones are `--outer.inner-name`."""
     found: set[str] = set()
+    kinds = hints(source if isinstance(source, type) else type(source))
     for field in dataclasses.fields(source):
         dotted = prefix + field.name.replace("_", "-")
         value = getattr(source, field.name, None) if not isinstance(source, type) else _default(field)
@@ -92,7 +94,7 @@ def flags(source: Any, prefix: str = "") -> set[str]:
             found |= flags(value, dotted + ".")
             continue
         found.add("--" + dotted)
-        if field.type in ("bool", bool):
+        if kinds[field.name] in (bool, Expert[bool]):
             head, _, tail = dotted.rpartition(".")
             found.add(f"--{head}.no-{tail}" if head else f"--no-{tail}")
     return found

@@ -80,11 +80,13 @@ def test_help_of_eval_shows_how_frames_are_drawn(capsys: pytest.CaptureFixture[s
 def test_hidden_options_are_accepted() -> None:
     config = select(
         ["tabletop", "--learner.betas", "0.8", "0.9", "--algorithm", "ppo", "--algorithm.value-clip", "0.3"]
+        + ["--algorithm.no-bootstrap-truncated"]
     ).config
     assert config is not None
     assert config.learner.betas == (0.8, 0.9)
     assert isinstance(config.algorithm, PPOConfig)
     assert config.algorithm.value_clip == 0.3
+    assert not config.algorithm.bootstrap_truncated
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
