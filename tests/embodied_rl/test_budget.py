@@ -19,7 +19,7 @@ from embodied_rl.config.train import TrainConfig
 ROOT = Path(__file__).parents[2] / "embodied_rl"
 LINES = {
     "": 1360,
-    "algorithms": 660,
+    "algorithms": 650,
     "autotune": 610,
     "cli": 3190,
     "config": 1060,
