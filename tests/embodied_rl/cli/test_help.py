@@ -78,10 +78,8 @@ def test_help_of_eval_shows_how_frames_are_drawn(capsys: pytest.CaptureFixture[s
 
 
 def test_hidden_options_are_accepted() -> None:
-    config = select(
-        ["tabletop", "--learner.betas", "0.8", "0.9", "--algorithm", "ppo", "--algorithm.value-clip", "0.3"]
-        + ["--algorithm.no-bootstrap-truncated"]
-    ).config
+    words = "tabletop --learner.betas 0.8 0.9 --algorithm.value-clip 0.3 --algorithm.no-bootstrap-truncated"
+    config = select(words.split()).config
     assert config is not None
     assert config.learner.betas == (0.8, 0.9)
     assert isinstance(config.algorithm, PPOConfig)
