@@ -70,8 +70,7 @@ class ManiSkillGpuVecEnv:
         size = self._setup.image_size
         options = {"control_mode": mode} if mode else {}
         cameras = {} if size is None else {"sensor_configs": {"width": size, "height": size}}
-        wants_hand = self._setup.cameras is not None and self._setup.cameras > 1
-        with hand_camera() if wants_hand else nullcontext():
+        with hand_camera() if self._setup.wants_hand else nullcontext():
             return make(
                 self._task.env_id,
                 num_envs=self.num_envs,
@@ -95,7 +94,7 @@ class ManiSkillGpuVecEnv:
             self._potential[env_id] = 0.0
             if self.info.proprio_dim:
                 self._proprio[env_id] = libero_proprio(self._env)[env_id]
-        if self._setup.cameras is not None:
+        if self._setup.for_policies:
             self._env._hidden_objects = []  # goals, such as PickCube's
         if self.info.cameras:
             self._look(torch.tensor(list(env_ids), device=self._state.device))

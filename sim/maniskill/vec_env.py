@@ -35,6 +35,12 @@ class Setup:
     image_size: int | None = None
     gamma: float = 1.0
     cameras: int | None = None
+    for_policies: bool = False
+
+    @property
+    def wants_hand(self) -> bool:
+        """Whether a Panda has a camera in its hand."""
+        return self.image_size is not None and self.for_policies and self.cameras != 1
 
     def sensors(self, env: Any, task: str) -> tuple[str, ...]:
         """Names of the cameras that are drawn; UserError where there are fewer than were asked for."""
@@ -52,8 +58,7 @@ class SubEnv:
         if setup.image_size is not None:
             options["sensor_configs"] = {"width": setup.image_size, "height": setup.image_size}
         self.task = task
-        wants_hand = setup.cameras is not None and setup.cameras > 1
-        with hand_camera() if wants_hand else nullcontext():
+        with hand_camera() if setup.wants_hand else nullcontext():
             # always states: obs_mode 'rgb' would draw after every step
             self.env = make(
                 task.env_id, num_envs=1, obs_mode="state", sim_backend="cpu", render_backend="cpu", **options
@@ -65,7 +70,7 @@ class SubEnv:
     def reset(self, seed: int, setup: Setup) -> None:
         """Begin the episode of `seed`, paid as `setup` says."""
         state, info = self.env.reset(seed=seed)
-        if setup.cameras is not None:
+        if setup.for_policies:
             self.env._hidden_objects = []  # goals, such as PickCube's
         self.reward = StepReward(self.paid(setup.reward, has_success="success" in info), gamma=setup.gamma)
         self.state, self.steps, self.live = _row(state), 0, True
@@ -329,9 +334,9 @@ class ManiSkillFactory:
             has it, else 'dense' or 'sparse'.
         gamma: the learner's discount of a decision, for the reward 'progress'.
         image_size: also draw the robot's cameras at H = W of this many pixels; None: no images.
-        cameras: how many of them, from the first; a Panda has one in its hand then, also where its task gives it none,
-            and goals that ManiSkill hides from cameras are seen. None: the task's own, which show what its mode `rgb`
-            does.
+        cameras: how many of them, from the first; None: all.
+        for_policies: what policies of images need: a Panda has a camera in its hand, also where its task gives it none,
+            and goals that ManiSkill hides from cameras are seen. Without it images are those of its mode `rgb`.
     """
 
     tasks: tuple[ManiSkillTask, ...]
@@ -340,7 +345,8 @@ class ManiSkillFactory:
     gamma: float = 1.0
     image_size: int | None = None
     cameras: int | None = None
+    for_policies: bool = False
 
     def __call__(self, num_envs: int) -> ManiSkillVecEnv:
-        setup = Setup(self.control, self.reward, self.image_size, self.gamma, self.cameras)
+        setup = Setup(self.control, self.reward, self.image_size, self.gamma, self.cameras, self.for_policies)
         return ManiSkillVecEnv(self.tasks, num_envs, setup)

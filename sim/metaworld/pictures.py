@@ -8,8 +8,9 @@ from pathlib import Path
 import mujoco
 import numpy as np
 
+from embodied_rl.sim.metaworld.load import make
 from embodied_rl.sim.metaworld.world import World
-from embodied_rl.sim.render import RendererChoice, make_renderer
+from embodied_rl.sim.render import Choice, RendererChoice, choose, make_renderer
 from embodied_rl.types import Array
 
 CAMERAS = ("corner2", "gripperPOV")
@@ -39,6 +40,11 @@ class Pictures:
             if name not in self._scenes:
                 self._scenes[name] = self._renderer.add_scene(visual_model(world.env.model_name))
         self._renderer.render(self._scenes[name], *world.poses(), cameras, out)
+
+
+def choose_renderer(wanted: str, env_id: str) -> Choice:
+    """What will draw MetaWorld's scenes, and why; UserError if nothing can. env_id: a task to try it with."""
+    return choose(wanted, [visual_model(make(env_id).model_name)], fast=True)
 
 
 def visual_model(path: str) -> mujoco.MjModel:

@@ -109,7 +109,7 @@ class Hands(Counting):
 def test_proprio_is_liberos_and_stays_where_an_episode_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(gpu, "make", lambda _, num_envs, **options: Hands(num_envs))
-    env = ManiSkillGpuVecEnv(load_tasks(["PushCube-v1"])[0], 2, Setup(image_size=4, cameras=1))
+    env = ManiSkillGpuVecEnv(load_tasks(["PushCube-v1"])[0], 2, Setup(image_size=4, cameras=1, for_policies=True))
     assert (env.info.proprio_dim, env.info.action_dim, env.info.cameras) == (8, 7, ("base_camera",))
     env.reset([0, 1], [EpisodeSpec(i, PUSH, i, 0) for i in range(2)])
     assert env._env._hidden_objects == []  # a policy of images has no other way to know the goal

@@ -125,7 +125,11 @@ def test_two_cameras_are_the_tasks_own_and_one_in_the_hand() -> None:
     name, hand = "maniskill/PickCube-v1", None
     specs, seen = [EpisodeSpec(0, name, 3, 0)], {}
     for cameras in (None, 1, 2):
-        with closing(ManiSkillVecEnv(load_tasks(["PickCube-v1"]), 1, Setup(image_size=32, cameras=cameras))) as env:
+        with closing(
+            ManiSkillVecEnv(
+                load_tasks(["PickCube-v1"]), 1, Setup(image_size=32, cameras=cameras, for_policies=cameras is not None)
+            )
+        ) as env:
             env.reset([0], specs)
             seen[cameras] = run(env, [0], draw(env.info, 1))
             assert env.info.cameras == ("base_camera", "hand_camera")[: cameras or 1]
@@ -145,7 +149,7 @@ def test_two_cameras_are_the_tasks_own_and_one_in_the_hand() -> None:
         np.testing.assert_allclose(hand.sp.p, wrist.sp.p, atol=1e-4)
         assert abs(float(hand.sp.q @ wrist.sp.q)) == pytest.approx(1, abs=1e-4)
     with pytest.raises(UserError, match=r"PickCube-v1 has 2 cameras \(base_camera, hand_camera\), not 3"):
-        ManiSkillVecEnv(load_tasks(["PickCube-v1"]), 1, Setup(image_size=32, cameras=3))
+        ManiSkillVecEnv(load_tasks(["PickCube-v1"]), 1, Setup(image_size=32, cameras=3, for_policies=True))
 
 
 def test_liberos_numbers_of_all_worlds_at_once(push: ManiSkillVecEnv) -> None:
