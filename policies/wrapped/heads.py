@@ -68,14 +68,14 @@ class ActionHead(nn.Module):
     """What all of them have in common: sizes, and calls of the network whose results are checked.
 
     Args:
-        info: of the env, as in `env.info`: how many numbers actions, proprio and state have.
+        info: of the env, as in `env.info`: how many numbers actions, proprio and state have, and the actions' bounds.
         chunk_len: K, control steps that are executed before the next decision.
         horizon: H, control steps that the network predicts; None: K.
         features: W, where the network gives PPO's critic something to read: `forward`, or `encode` where the head
             calls that, then returns a pair, its output and float [N, W]. None: the critic reads proprio and state.
 
     Raises:
-        UserError: a size that is not positive, or fewer predicted steps than executed ones.
+        UserError: a size that is not positive, fewer predicted steps than executed ones, or an action without bounds.
     """
 
     methods: ClassVar[tuple[str, ...]] = ("forward",)
@@ -88,6 +88,11 @@ class ActionHead(nn.Module):
         self.chunk_len, self.action_dim, self.features = chunk_len, info.action_dim, features
         self.horizon = chunk_len if horizon is None else horizon
         self.critic_dim = info.proprio_dim + info.state_dim if features is None else features
+        self.bounds = torch.tensor([info.action_low, info.action_high])
+        if not (self.bounds.isfinite().all() and (self.bounds[0] < self.bounds[1]).all()):
+            raise UserError(
+                f"suite '{info.suite}' has actions without finite bounds, which [-1, 1] could be mapped to."
+            )
         if not 1 <= chunk_len <= self.horizon:
             raise UserError(f"chunk_len must lie in 1..horizon ({self.horizon}), got {chunk_len}.")
         if features is not None and features < 1:

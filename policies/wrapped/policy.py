@@ -22,8 +22,8 @@ def wrap_policy(module: nn.Module, head: ActionHead, *, lora_rank: int = 0) -> W
     """Make a torch module a policy that PPO, GRPO and imitation train.
 
     The module reads an `Observation` of N envs on its own device: images uint8 [N, V, H, W, 3], proprio float32 [N, P],
-    N instructions, and state float32 [N, S] or None. The head says by which methods, and what they return; actions are
-    in [-1, 1].
+    N instructions, and state float32 [N, S] or None. The head says by which methods, and what they return. Its actions
+    are in [-1, 1], which is mapped to the bounds that the env has for each number of an action.
 
     Args:
         module: Any network, in any number format. It stays in evaluation mode, without dropout: the learner must find
@@ -55,12 +55,18 @@ class WrappedPolicy(nn.Module):
     module: the network, with its trained weights. `replay` is the head's, and 'state' where the env shows one.
     """
 
+    offset: Tensor
+    scale: Tensor
+
     def __init__(self, module: nn.Module, head: ActionHead) -> None:
         super().__init__()
         self.module = module.eval()
         self.action_head = head
         # An env of images alone and a network without features have none; GRPO needs none.
         self.value_head = make_value_head(head.critic_dim, _VALUE_HIDDEN) if head.critic_dim else None
+        # Buffers: a checkpoint keeps what its network's numbers meant.
+        self.register_buffer("offset", (head.bounds[1] + head.bounds[0]) / 2)
+        self.register_buffer("scale", (head.bounds[1] - head.bounds[0]) / 2)
         self.with_value = False
         self.chunk_len = head.chunk_len
         self.action_dim = self.terms_per_step = head.action_dim
@@ -86,7 +92,8 @@ class WrappedPolicy(nn.Module):
         """Decide for N envs: 'sample' draws, 'greedy' takes the mode (of a velocity field the ODE's end)."""
         seen = self._seen(obs.images, obs.proprio, obs.instruction, obs.state)
         decided = self.action_head.decide(self.module, seen, rng, greedy=mode == "greedy")
-        actions = void_rows(decided.actions.clamp(-1.0, 1.0), decided.actions, decided.log_prob)
+        bounded = decided.actions.clamp(-1.0, 1.0) * self.scale + self.offset
+        actions = void_rows(bounded, decided.actions, decided.log_prob)
         replay = decided.replay if seen.state is None else decided.replay | {"state": seen.state}
         return ActOutput(action_chunks(actions), decided.log_prob, self._value(seen, decided.features), replay)
 
@@ -107,19 +114,23 @@ class WrappedPolicy(nn.Module):
         drop_action_history: Tensor | None = None,
         action_mask: Tensor | None = None,
     ) -> Tensor:
-        """The head's imitation loss; actions float32 [N, H, A] in [-1, 1], action_mask bool [N, H].
+        """The head's imitation loss; actions float32 [N, H, A] within the env's bounds, action_mask bool [N, H].
 
         drop_action_history changes nothing: what a network makes of earlier tokens is its own.
         """
         sizes = (self.action_head.horizon, self.action_dim)
         if actions.shape[1:] != sizes:
             raise UserError(f"imitation needs actions [N, {sizes[0]}, {sizes[1]}], got {list(actions.shape)}.")
-        return self.action_head.loss(self.module, self._seen(images, proprio, instruction, None), actions, action_mask)
+        seen = self._seen(images, proprio, instruction, None)
+        return self.action_head.loss(self.module, seen, self._normalised(actions), action_mask)
 
     def encode(self, actions: Tensor) -> Tensor:
         """Actions [N, H, A] -> action tokens int64 [N, H * A], of a head of tokens."""
         head: Any = self.action_head
-        return head.encode(actions)
+        return head.encode(self._normalised(actions))
+
+    def _normalised(self, actions: Tensor) -> Tensor:
+        return (actions.to(self.device) - self.offset) / self.scale
 
     def _seen(self, images: Tensor, proprio: Tensor, instruction: list[str], state: Tensor | None) -> Observation:
         device = self.device

@@ -212,6 +212,25 @@ def test_the_critic_reads_features_or_the_state_and_teaches_the_module_nothing(f
     assert torch.equal(moved, out.value) is features
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_env_with_bounds_of_its_own_gets_actions_within_them(kind: str) -> None:
+    """[-1, 1] is mapped to them, also of demonstrations; log-probs stay those of the network's own numbers."""
+    low, high = (-3.0, 0.5), (1.0, 0.75)
+    unit, scaled, obs = (
+        wrapped(kind),
+        wrapped(kind, info=replace(INFO, action_low=low, action_high=high)),
+        observation(),
+    )
+    one, two = (policy.act(obs, decisions(), "sample") for policy in (unit, scaled))
+    span = torch.tensor(high) - torch.tensor(low)
+    torch.testing.assert_close(two.actions, torch.tensor(low) + (one.actions + 1) / 2 * span)
+    assert torch.equal(one.log_prob, two.log_prob)
+    actions = torch.rand(5, HORIZON, ACTION_DIM) * 2 - 1
+    arguments = obs.images, obs.proprio, obs.instruction
+    loss = scaled.sft_loss(*arguments, torch.tensor(low) + (actions + 1) / 2 * span)
+    torch.testing.assert_close(loss, unit.sft_loss(*arguments, actions))
+
+
 def test_openvlas_tokens_are_the_default() -> None:
     policy = wrap_policy(nn.Identity(), ActionTokens(INFO, chunk_len=CHUNK))
     actions = torch.rand(50, CHUNK, ACTION_DIM) * 2 - 1
@@ -350,6 +369,9 @@ def test_what_does_not_go_together_is_one_line() -> None:
         "temperature of action tokens": lambda: ActionTokens(INFO, chunk_len=2, temperature=0.0),
         "values of action tokens": lambda: ActionTokens(INFO, chunk_len=2, values=torch.tensor([0.0, 2.0])),
         "denoising steps are too few": lambda: VelocityField(INFO, chunk_len=2, num_inference_steps=1),
+        "suite 'toy' has actions without finite bounds": lambda: GaussianActions(
+            replace(INFO, action_high=(1.0, np.inf)), chunk_len=2
+        ),
         "field_dim must be 2 or more": lambda: VelocityField(INFO, chunk_len=2, field_dim=1),
         "no linear layer": lambda: wrap_policy(nn.Identity(), GaussianActions(INFO, chunk_len=2), lora_rank=2),
         "PPO's critic has nothing to read": lambda: blind.act(observation(), decisions(), "sample"),

@@ -17,6 +17,7 @@ from embodied_rl.policies.wrapped.heads import (
 )
 from embodied_rl.policies.wrapped.policy import WrappedPolicy, wrap_policy
 from embodied_rl.types import Observation
+from embodied_rl.vec_env import EnvInfo
 from tests.toy import ACTION_DIM, BINS, CHUNK, SIZE, ToyEnv, row_linear
 
 WIDTH, HORIZON, FIELD_DIM = 32, CHUNK + 1, ACTION_DIM + 1
@@ -98,14 +99,14 @@ class VelocityNet(Trunk):
         return x + row_linear(hidden, self.last).view_as(x)
 
 
-def wrapped(kind: str, *, features: bool = True, lora_rank: int = 0, horizon: int = HORIZON, **options: Any) -> Any:
+def wrapped(kind: str, *, features: bool = True, lora_rank: int = 0, info: EnvInfo = INFO, **options: Any) -> Any:
     """A policy for the toy world."""
-    sizes: Any = {"chunk_len": CHUNK, "horizon": horizon, **({"features": WIDTH} if features else {})}
+    sizes: Any = {"chunk_len": CHUNK, "horizon": HORIZON, **({"features": WIDTH} if features else {})}
     heads: dict[str, Callable[..., ActionHead]] = {
-        "tokens": lambda: ActionTokens(INFO, values=VALUES, **sizes, **options),
-        "autoregressive": lambda: AutoregressiveTokens(INFO, values=VALUES, **sizes, **options),
-        "gaussian": lambda: GaussianActions(INFO, **sizes, **options),
-        "velocity": lambda: VelocityField(INFO, field_dim=FIELD_DIM, **sizes, **options),
+        "tokens": lambda: ActionTokens(info, values=VALUES, **sizes, **options),
+        "autoregressive": lambda: AutoregressiveTokens(info, values=VALUES, **sizes, **options),
+        "gaussian": lambda: GaussianActions(info, **sizes, **options),
+        "velocity": lambda: VelocityField(info, field_dim=FIELD_DIM, **sizes, **options),
     }
     networks = {"tokens": TokenNet, "autoregressive": NextTokenNet, "gaussian": MeanNet, "velocity": VelocityNet}
     with torch.random.fork_rng(devices=[]):
