@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 import weakref
+from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -21,7 +22,14 @@ def start(process: BaseProcess) -> None:
 
     At exit, multiprocessing asks daemonic children to end with the signal that these ignore, and waits.
     """
-    process.start()
+    # The child inherits the mask: a Ctrl-C while it still imports must not end it either. The tracker comes first, as
+    # multiprocessing unblocks the signals where it has to start it.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     _started.add(process)
 
 
@@ -30,6 +38,7 @@ def leave_stopping_to_the_parent() -> None:
     step and to save. For the main thread of the child."""
     for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
 
 
 @atexit.register

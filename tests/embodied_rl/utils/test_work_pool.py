@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,15 @@ def test_the_first_request_to_stop_stops_all_at_their_next_check(tmp_path: Path)
         pool.run([("long", name) for name in names], ask, stop)
     assert not Path(names[2]).exists()
     assert "done" not in [Path(name).read_text() for name in names[:2] if Path(name).exists()]
+
+
+def test_a_ctrl_c_while_they_start_ends_no_process(tmp_path: Path) -> None:
+    names = [str(tmp_path / str(number)) for number in range(2)]
+    with WorkPool(2, toy) as pool:
+        for worker in pool._workers:
+            os.kill(worker.process.pid or 0, signal.SIGINT)
+        pool.run([("short", name) for name in names], lambda _: None, StopRequest(lambda: None))
+    assert [Path(name).read_text() for name in names] == ["done"] * 2
 
 
 def test_no_process_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
