@@ -44,3 +44,19 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("weights") / "start"
     save_policy(OpenVLAPolicy.fresh(nano(), ["pick up the mug and place it in the basket"]), folder, {"seed": 0})
     return folder
+
+
+@pytest.fixture(scope="session")
+def finished(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two updates on the stand-in, from a relative checkpoint, without videos. Tests copy it."""
+    import embodied_rl.factory.protocol_envs  # noqa: F401 (see `stand_in`)
+    from embodied_rl.cli import main
+    from tests.embodied_rl.stand_in import open_stand_in, words
+
+    run = tmp_path_factory.mktemp("finished") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("embodied_rl.factory.protocol_envs.open_env", open_stand_in)
+        patch.setattr("embodied_rl.factory.suites.open_env", open_stand_in)
+        patch.chdir(checkpoint.parent)
+        assert main(words(Path(checkpoint.name), run, "--videos", "0")) == 0
+    return run

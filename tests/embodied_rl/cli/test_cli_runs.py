@@ -20,7 +20,6 @@ from embodied_rl.telemetry.metrics import MetricsLog
 from embodied_rl.telemetry.observer import evaluation_path
 from embodied_rl.types import EpisodeResult
 from tests.embodied_rl.stand_in import untimed
-from tests.embodied_rl.stand_in import words as train_words
 from tests.env_info import env_info
 from tests.run_info import ended, run_info
 
@@ -143,11 +142,10 @@ def test_export_holds_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_rerun_trains_the_same_again(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, again = tmp_path / "first", tmp_path / "again"
-    assert main(train_words(checkpoint, first)) == 0
-    assert main(["runs", "rerun", str(first), "--output", str(again)]) == 0
-    assert untimed(first) == untimed(again)
+def test_rerun_trains_the_same_again(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    again = tmp_path / "again"
+    assert main(["runs", "rerun", str(finished), "--output", str(again)]) == 0
+    assert untimed(finished) == untimed(again)
     assert "difference +0.0 points" in capsys.readouterr().out
 
 

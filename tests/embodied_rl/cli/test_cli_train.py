@@ -68,10 +68,13 @@ def test_a_run_leaves_everything_in_its_folder(
 
 @pytest.mark.usefixtures("stand_in")
 def test_stopped_and_resumed_equals_unbroken(
-    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    checkpoint: Path,
+    finished: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert main(words(checkpoint, whole, "--videos", "0")) == 0
+    broken = tmp_path / "broken"
 
     from embodied_rl.telemetry.observer import RunObserver
 
@@ -94,9 +97,8 @@ def test_stopped_and_resumed_equals_unbroken(
     monkeypatch.setattr(RunObserver, "metrics", kept)
     reword(monkeypatch)  # no sentence decides whether it may go on
     assert main(["train", "--resume", str(broken)]) == 0
-    assert untimed(broken) == untimed(whole)
-    newest = [run / "checkpoints" / "iter-000002" / "policy" / "model.safetensors" for run in (whole, broken)]
-    assert newest[0].read_bytes() == newest[1].read_bytes()
+    assert untimed(broken) == untimed(finished)
+    assert policy_of(broken).read_bytes() == policy_of(finished).read_bytes()
     began, resumed = json.loads((broken / "run.json").read_text())
     assert began["simulator"]["renderer_reason"] != resumed["simulator"]["renderer_reason"] == "as the run began"
     assert began["policy"]["compiled"] is resumed["policy"]["compiled"] is False
@@ -104,11 +106,10 @@ def test_stopped_and_resumed_equals_unbroken(
 
 @pytest.mark.usefixtures("stand_in")
 def test_a_finished_run_goes_on_for_longer(
-    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    checkpoint: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One iteration and then a second is a run of two; the config says so. Fewer than it had is refused."""
-    whole, longer = tmp_path / "whole", tmp_path / "longer"
-    assert main(words(checkpoint, whole, "--videos", "0")) == 0
+    longer = tmp_path / "longer"
     assert main(words(checkpoint, longer, "--videos", "0", "--iterations", "1")) == 0
     before = load_yaml(longer / "config.yaml")
     for count, said in (("0", "is a run of 1 iteration; give as many or more"), ("two", "does not apply")):
@@ -118,8 +119,7 @@ def test_a_finished_run_goes_on_for_longer(
     assert main(["train", "--resume", str(longer), "--iterations", "2"]) == 0
     config = load_yaml(longer / "config.yaml")
     assert (config.iterations, replace(config, iterations=1)) == (2, before)
-    newest = [run / "checkpoints" / "iter-000002" / "policy" / "model.safetensors" for run in (whole, longer)]
-    assert newest[0].read_bytes() == newest[1].read_bytes()
+    assert policy_of(longer).read_bytes() == policy_of(finished).read_bytes()
 
 
 class Killed(BaseException):
@@ -128,21 +128,6 @@ class Killed(BaseException):
 
 def policy_of(run: Path, iteration: int = 2) -> Path:
     return run / "checkpoints" / f"iter-{iteration:06d}" / "policy" / "model.safetensors"
-
-
-@pytest.fixture(scope="module")
-def finished(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two iterations, from a relative checkpoint. Tests copy it."""
-    import embodied_rl.factory.protocol_envs  # noqa: F401 (see `stand_in`)
-    from tests.embodied_rl.stand_in import open_stand_in
-
-    run = tmp_path_factory.mktemp("finished") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("embodied_rl.factory.protocol_envs.open_env", open_stand_in)
-        patch.setattr("embodied_rl.factory.suites.open_env", open_stand_in)
-        patch.chdir(checkpoint.parent)
-        assert main(words(Path(checkpoint.name), run, "--videos", "0")) == 0
-    return run
 
 
 def test_a_start_that_was_killed_before_its_config_says_what_to_do(
