@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from embodied_rl.cli.parse import flag_words, split_off
+from embodied_rl.config.earlier import RENAMED
 from embodied_rl.config.env import EnvConfig, as_simulator
 from embodied_rl.config.suites import SUITES as TABLE
 from embodied_rl.config.train import belongs_to, kind_of, selectable
@@ -58,9 +59,12 @@ def whole_suite(benchmark: str, suite: str) -> str:
 
 
 def refuse_moved(words: Sequence[str]) -> None:
-    """UserError for --env.simulator, which is --env now."""
+    """UserError for an option that has another name now."""
     if "--env.simulator" in flag_words(words):
         raise UserError("--env.simulator is --env now: write --env warp (or --env mujoco, which is the usual one).")
+    for (part, before), now in RENAMED.items():
+        if f"--{part}.{before}" in flag_words(words):
+            raise UserError(f"--{part}.{before} is --{part}.{now.replace('_', '-')} now.")
 
 
 def take_simulator(words: Sequence[str]) -> tuple[list[str], str | None]:

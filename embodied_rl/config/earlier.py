@@ -10,7 +10,8 @@ from embodied_rl.config.env import AUTO, ENVS
 from embodied_rl.config.suites import SUITE, SUITES
 from embodied_rl.errors import UserError
 
-_RENAMED = {("reward", "alone"): "replace_env_reward"}
+RENAMED = {("reward", "alone"): "replace_env_reward"}
+"""Today's names of options, by part and earlier name."""
 _FIXED: dict[tuple[str, str], Any] = {
     ("algorithm", "advantage_eps"): 1e-6,
     ("algorithm", "normalize_advantage"): True,
@@ -46,7 +47,7 @@ def as_written_today(data: Mapping[str, Any], suite: str = SUITE, source: str = 
     for part, values in data.items():
         if isinstance(values, Mapping):
             found[part] = {
-                _RENAMED.get((part, key), key): value
+                RENAMED.get((part, key), key): value
                 for key, value in values.items()
                 if not _is_gone(part, key, value, source)
             }

@@ -87,6 +87,11 @@ def test_hidden_options_are_accepted() -> None:
     assert not config.algorithm.bootstrap_truncated
 
 
+def test_an_option_of_another_name_is_told_its_name_of_today(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "tabletop", "--reward.alone"]) == 2
+    assert capsys.readouterr().err == "embodied-rl: error: --reward.alone is --reward.replace-env-reward now.\n"
+
+
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_help_has_examples_of_options_that_exist(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, "--help"]) == 0
