@@ -16,7 +16,7 @@ import torch
 from embodied_rl.errors import UserError
 from embodied_rl.policy import action_array
 from embodied_rl.sim.checks import check_env_ids, check_episodes
-from embodied_rl.sim.maniskill.control import LIBERO, PROPRIO_DIM, describe_control, libero_proprio, pick_mode
+from embodied_rl.sim.maniskill.control import LIBERO, describe_control, libero_proprio, pick_mode
 from embodied_rl.sim.maniskill.load import NO_REWARD, hand_camera, load_maniskill, make
 from embodied_rl.sim.maniskill.tasks import ManiSkillTask
 from embodied_rl.sim.maniskill.vec_env import Setup
@@ -208,7 +208,7 @@ class ManiSkillGpuVecEnv:
             renderer="sapien on the GPU" if cameras else "none",
             cameras=cameras,
             image_shape=(size or 0, size or 0),
-            proprio_dim=PROPRIO_DIM if control.name == LIBERO else 0,
+            proprio_dim=self._setup.proprio_dim(control, self._env),
             state_dim=int(state.shape[1]),
             action_dim=len(control.low),
             action_low=tuple(map(float, control.low)),

@@ -42,6 +42,11 @@ class Setup:
         """Whether a Panda has a camera in its hand."""
         return self.image_size is not None and self.for_policies and self.cameras != 1
 
+    def proprio_dim(self, control: Control, env: Any) -> int:
+        """LIBERO's numbers with its actions; for policies of images also with a Panda's other controllers."""
+        has_hand = env.agent.uid in ("panda", "panda_wristcam")
+        return PROPRIO_DIM if control.name == LIBERO or (self.for_policies and has_hand) else 0
+
     def sensors(self, env: Any, task: str) -> tuple[str, ...]:
         """Names of the cameras that are drawn; UserError where there are fewer than were asked for."""
         known = () if self.image_size is None else tuple(env.scene.sensors)
@@ -311,7 +316,7 @@ def _describe(opened: Sequence[_Opened], setup: Setup, driver: str) -> EnvInfo:
         renderer=f"sapien, {driver}" if cameras else "none",
         cameras=cameras,
         image_shape=(size or 0, size or 0),
-        proprio_dim=PROPRIO_DIM if control.name == LIBERO else 0,
+        proprio_dim=setup.proprio_dim(control, first.env),
         state_dim=opened[0].state_dim,
         action_dim=len(control.low),
         action_low=tuple(map(float, control.low)),

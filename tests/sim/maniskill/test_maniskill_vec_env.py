@@ -187,6 +187,11 @@ def test_another_controller_by_name() -> None:
         assert env.info.action_dim == 4
         assert env.info.proprio_dim == 0
         assert "control pd_ee_delta_pos" in env.info.simulator
+    with closing(make(control="pd_ee_delta_pos", image_size=8, cameras=1, for_policies=True)) as env:
+        env.reset([0], [EpisodeSpec(0, PUSH, 0, 0)])
+        _, seen = run(env, [0], torch.zeros(1, 1, 4))
+        assert seen.proprio.shape == (1, 8)
+        assert seen.proprio[0, 2] > 0.1  # the hand is above the table
     with pytest.raises(UserError, match=r"no controller 'pd_ee_delta_poss'.*Did you mean"):
         make(control="pd_ee_delta_poss")
     with pytest.raises(UserError, match="no gripper that LIBERO's actions fit"):
