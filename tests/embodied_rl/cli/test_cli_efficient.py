@@ -69,6 +69,16 @@ def figures(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "report.json").read_text())
 
 
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished evaluation that leaves nothing out. Tests copy it."""
+    folder = tmp_path_factory.mktemp("evaluated") / "e"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("embodied_rl.factory.protocol_envs.open_env", _open)
+        assert main(words(folder)) == 0
+    return folder
+
+
 def test_a_score_says_what_was_left_out_and_resumes(
     world: type[World], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,10 +103,13 @@ def test_a_score_says_what_was_left_out_and_resumes(
 
 
 def test_a_ledger_refuses_other_options(
-    world: type[World], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    world: type[World],
+    evaluated: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    folder = tmp_path / "e"
-    assert main(words(folder)) == 0
+    folder = shutil.copytree(evaluated, tmp_path / "e")
     assert figures(folder)["efficient"] == {
         "dropped_layers": [],
         "layers": 2,
@@ -185,7 +198,11 @@ def test_what_does_not_apply_is_one_line(
 
 
 def test_a_score_says_that_the_policy_was_compiled(
-    world: type[World], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    world: type[World],
+    evaluated: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     parts: list[Any] = []
 
@@ -201,7 +218,7 @@ def test_a_score_says_that_the_policy_was_compiled(
     found = figures(tmp_path / "e")
     assert found["fingerprint"]["efficient"]["compiled"] is True
     assert found["policy"]["compiled"] is True
-    assert main(words(tmp_path / "o")) == 0
+    shutil.copytree(evaluated, tmp_path / "o")
     assert figures(tmp_path / "o")["policy"]["compiled"] is False
     assert "compiled" not in figures(tmp_path / "o")["fingerprint"]["efficient"]
     assert main(words(tmp_path / "o", "--efficient.compile")) == 2
@@ -277,10 +294,9 @@ def test_what_is_left_out_is_always_the_same(make: Any) -> None:
 
 
 def test_a_request_from_before_these_options_is_one_line(
-    world: type[World], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    world: type[World], evaluated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(words(tmp_path / "e")) == 0
-    shutil.copytree(tmp_path / "e", tmp_path / "old")
+    shutil.copytree(evaluated, tmp_path / "old")
     path = tmp_path / "old" / "evaluation.json"
     head = json.loads(path.read_text())
     del head["request"]["options"]["efficient"]

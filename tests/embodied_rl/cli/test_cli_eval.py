@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 from collections import Counter
 from collections.abc import Sequence
@@ -72,6 +73,16 @@ def figures(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "report.json").read_text())
 
 
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A finished evaluation without videos, which tests copy; and how often its world stepped."""
+    folder, World.interrupt = tmp_path_factory.mktemp("evaluated") / "e", -1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("embodied_rl.factory.protocol_envs.open_env", open_world)
+        assert main(words(folder, "--videos", "0")) == 0
+    return folder, -1 - World.interrupt
+
+
 def test_an_evaluation_writes_everything_and_resuming_a_finished_one_runs_nothing(
     world: type[World], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,11 +140,9 @@ def test_ctrl_c_saves_and_resuming_finishes_whatever_the_words(
 
 @pytest.mark.parametrize("films", [0, 1])
 def test_ctrl_c_while_failures_are_filmed_leaves_the_report_and_the_films_made(
-    films: int, world: type[World], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    films: int, world: type[World], evaluated: tuple[Path, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert main(words(whole, "--videos", "0")) == 0
-    steps = -1 - world.interrupt
+    parts, (whole, steps) = tmp_path / "parts", evaluated
     world.interrupt = steps + films * HORIZON + HORIZON // 2  # a film steps one by one
     assert main(words(parts)) == 130
     shown = capsys.readouterr()
@@ -162,9 +171,13 @@ def test_a_protocol_sets_the_frames_and_says_where_the_policy_differs(
 
 
 def test_a_folder_is_not_continued_with_another_driver(
-    world: type[World], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    world: type[World],
+    evaluated: tuple[Path, int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(words(tmp_path / "e", "--videos", "0")) == 0
+    shutil.copytree(evaluated[0], tmp_path / "e")
     assert main(words(tmp_path / "e", "--seed", "1")) == 2
     assert "holds another evaluation" in capsys.readouterr().err
     monkeypatch.setattr("embodied_rl.jobs.fingerprint.driver", lambda renderer: "llvmpipe 99")
