@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -39,15 +40,21 @@ def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(one[name], two[name]) for name in one)
 
 
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of one update. Tests copy it."""
+    return train(f"{SHORT} --iterations 1", tmp_path_factory.mktemp("short") / "run")
+
+
 def test_a_run_reports_the_mean_return_and_resumes_to_the_same_end(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    short: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = train(f"{SHORT} --iterations 3", tmp_path / "whole")
     shown = capsys.readouterr().out
     assert "mean return on held-out" in " ".join(shown.split())
     assert re.search("improved by|got worse by|did not change", shown)
     assert "success" not in shown
-    halves = train(f"{SHORT} --iterations 1", tmp_path / "halves")
+    halves = shutil.copytree(short, tmp_path / "halves")
     assert main(["train", "--resume", str(halves), "--iterations", "3"]) == 0
     assert same(weights(whole, 3), weights(halves, 3))
     assert not same(weights(whole, 3), weights(whole, 2))
@@ -64,10 +71,9 @@ def test_a_run_reports_the_mean_return_and_resumes_to_the_same_end(
 
 
 def test_the_checkpoint_is_evaluated_and_filmed_on_its_task(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    short: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = train(f"{SHORT} --iterations 1", tmp_path / "run")
-    capsys.readouterr()
+    folder = short
     assert (
         main(
             [
@@ -116,9 +122,8 @@ def test_the_checkpoint_is_evaluated_and_filmed_on_its_task(
     assert not (tmp_path / "none.mp4").exists()
 
 
-def test_a_run_may_begin_with_a_checkpoint(tmp_path: Path) -> None:
-    first = train(f"{SHORT} --iterations 1", tmp_path / "first")
-    second = train(f"{SHORT} --iterations 1 --policy.checkpoint {first}", tmp_path / "second")
+def test_a_run_may_begin_with_a_checkpoint(short: Path, tmp_path: Path) -> None:
+    second = train(f"{SHORT} --iterations 1 --policy.checkpoint {short}", tmp_path / "second")
     assert float(weights(second, 1)["count"]) == 2 * 4 * 200
 
 
