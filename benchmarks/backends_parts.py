@@ -59,7 +59,7 @@ def warp_renderer(quick: bool) -> Iterator[Row]:
 def libero_warp_renderer(quick: bool) -> Iterator[Row]:
     """A task of LIBERO, stepped on the CPU's cores, its meshes and textures drawn in one batch."""
     counts = (2 if quick else 4,) if pick_device("auto") == "cpu" else (64,) if quick else (128, 512)
-    yield from images(MujocoConfig(renderer="warp", era="current"), counts, quick, LIBERO_SUITE)
+    yield from images(MujocoConfig(renderer="warp", physics_version="current"), counts, quick, LIBERO_SUITE)
 
 
 def _many(quick: bool) -> tuple[int, ...]:
@@ -70,7 +70,7 @@ def _many(quick: bool) -> tuple[int, ...]:
 
 def images(config: SceneConfig, counts: Sequence[int], quick: bool, suite: str = SUITE) -> Iterator[Row]:
     """A simulator with cameras: the suite's first task for every number of envs and size."""
-    tasks, device = load_tasks(suite, era=config.scene_era)[:1], pick_device("auto")
+    tasks, device = load_tasks(suite, era=config.physics_version)[:1], pick_device("auto")
     renderer = pick_renderer(config, tasks).name
     for count in counts:
         for size in SIZES[:1] if quick else SIZES:

@@ -192,7 +192,13 @@ def main() -> int:
     """Measure and print the table; 130 when Ctrl-C stopped it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suites", nargs="+", choices=LIBERO_SUITES, default=LIBERO_SUITES[:4])
-    parser.add_argument("--era", choices=get_args(EraChoice), default="auto", help="as --env.era of train")
+    parser.add_argument(
+        "--physics-version",
+        dest="era",
+        choices=get_args(EraChoice),
+        default="auto",
+        help="as --env.physics-version of train",
+    )
     parser.add_argument("--tasks", type=numbers, default=(), help="numbers of tasks in each suite, as 0-2,7 (all)")
     parser.add_argument("--states", type=numbers, default=STATES, help="rows of the initial states (0-9,50-59)")
     parser.add_argument("--json", type=Path, help="file for all episodes; the same command goes on from it")

@@ -44,7 +44,12 @@ PROBLEMS: dict[str, dict[str, Any]] = {
         "max_episode_length": 100,
         "num_threads": 1,
     },
-    "push-cube": {"env": "maniskill", "tasks": ("PushCube-v1",), "step_reward": "native", "control": "pd_ee_delta_pos"},
+    "push-cube": {
+        "env": "maniskill",
+        "tasks": ("PushCube-v1",),
+        "reward_mode": "native",
+        "control_mode": "pd_ee_delta_pos",
+    },
 }
 """Arguments of `make_isaacgym_env`. The stove: episodes of 5 s, the arm's 7 actions."""
 DISCOUNTS = {STOVE: GAMMA, "push-cube": 0.8}

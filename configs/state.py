@@ -48,7 +48,7 @@ MANISKILL_PPO = replace(
     FETCH_PPO,
     suite="maniskill",
     algorithm=replace(FETCH_PPO.algorithm, gamma=0.8, gae_lambda=0.9),
-    env=ManiSkillConfig(num_envs=32, processes=2, step_reward="native"),
+    env=ManiSkillConfig(num_envs=32, processes=2, reward_mode="native"),
     policy=MLPConfig(initial_std=1.0),
     rollout=RolloutConfig(episodes_per_iteration=32),
 )

@@ -71,11 +71,11 @@ def make_vec_env(
             `embodied_rl.sim.state.vector.StateLayout` says.
         simulator: mujoco, or warp (MuJoCo Warp on `device`), on the built-in suites and LIBERO's; None: the suite's.
         device: Where MuJoCo Warp simulates and draws; auto takes a GPU if there is one. Without it all is on the CPU.
-        gamma: The learner's discount of a decision, which a staged or shaped reward and the step reward progress need;
+        gamma: The learner's discount of a decision, which a staged or shaped reward and the reward mode progress need;
             None: 1.
         options: Those of the simulator, as docs/reference/config.md lists them under `env`. The built-in suites and
             LIBERO's: num_threads, processes, era, reward (sparse, staged or shaped), renderer, render_quality, ...;
-            EnvPool's and ManiSkill's: processes, step_reward; ManiSkill's: control.
+            EnvPool's and ManiSkill's: processes, reward_mode; ManiSkill's: control_mode.
 
     Returns:
         A `VecEnv` with `train_states` and `heldout_states`, the initial states by task. Close it, or use `with`.

@@ -44,14 +44,14 @@ class Tuning:
         """The choice, in a line."""
         env, learner = self.config.env, self.config.learner
         return (
-            f"chosen of {len(self.outcomes)}: {self.config.scheduler.describe()}; {counted(env.num_envs, 'world')}, "
+            f"chosen of {len(self.outcomes)}: {self.config.scheduler.describe()}; {counted(env.num_envs, 'env')}, "
             f"micro-batches of {learner.microbatch_size} rows; {self.best.rate:.0f} decisions/s"
         )
 
     def table(self) -> Table:
         """What was tried and what came out, for 80 columns; rates of one round compare."""
         table = Table("schedule", title="tried in short iterations on a copy of the policy", box=box.SIMPLE_HEAD)
-        for name in ("worlds", "micro-batch", "round"):
+        for name in ("envs", "micro-batch", "round"):
             table.add_column(name, justify="right")
         table.add_column("decisions/s", overflow="fold")
         for outcome in self.outcomes:

@@ -119,7 +119,7 @@ def _check(options: argparse.Namespace, unknown: list[str]) -> None:
 
 def _install_era(argv: list[str]) -> int:
     if argv != ["install", ERA]:
-        raise UserError("the library of LIBERO's published eras knows one command: embodied-rl assets install era")
+        raise UserError("the library of LIBERO's published physics knows one command: embodied-rl assets install era")
     from embodied_rl.factory.era import install_era
 
     print(install_era())

@@ -39,7 +39,7 @@ class BenchCommand:
     fast and of plain OpenGL frames of LIBERO's tasks, and how far they are from the official ones.
     view-learning: rl_games, rsl_rl and skrl learn a tabletop task from its state, three seeds each (up to 90 min).
     gpu: act, update, memory, drawing, and serial against pipelined with a small and a large policy; at most 9 minutes.
-    backends: env-steps and pictures a second of every simulator that is installed.
+    backends: env-steps and images a second of every simulator that is installed.
     ranks: the training loop in two ranks against one process with two threads (about 6 min on two idle cores).
     """
 

@@ -27,7 +27,7 @@ class DemoCommand(CheckpointOptions):
     episodes: int = 3
     """Episodes, each of the next task, from held-out initial states."""
     out: Path = Path("demo.mp4")
-    """The film; one that is there is replaced."""
+    """The video; one that is there is replaced."""
     gif: bool = False
     """Also write a GIF beside it, for pages that play no MP4."""
 
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
     if not 1 <= command.episodes <= MAX_EPISODES:
         raise UserError(f"--episodes must lie in 1 to {MAX_EPISODES}, got {command.episodes}.")
     if command.out.suffix != ".mp4":
-        raise UserError(f"--out {command.out}: a film's name ends in .mp4.")
+        raise UserError(f"--out {command.out}: a video's name ends in .mp4.")
     try_folder("--out", command.out.absolute().parent)
     if command.out.absolute().parent.is_dir():
         try_file("--out", command.out)

@@ -64,15 +64,15 @@ class DeployCommand:
     looks: tuple[Literal["camera", "light", "texture"], ...] = ()
     """What looks different from training in each of the twin's episodes."""
     camera_latency_ms: float = 0.0
-    """How late the twin's pictures come."""
+    """How late the twin's images come."""
     camera_drop: float = 0.0
-    """Share of the twin's pictures that never come."""
+    """Share of the twin's images that never come."""
     speed: float = 1.0
     """The twin's seconds in a second: below 1 where the computer is too busy for real time."""
     record: str = "auto"
     """The recording, an MCAP file that does not exist yet; auto: runs/deploy/DATE-TIME.mcap; none: nothing."""
     training_view: Path | None = None
-    """A LeRobot data set that the policy was trained on: its first pictures beside what the cameras see, in a PNG."""
+    """A LeRobot data set that the policy was trained on: its first images beside what the cameras see, in a PNG."""
     json: Path | None = None
     """Write the twin's report there."""
     domain: int | None = None

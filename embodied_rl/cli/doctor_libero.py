@@ -22,15 +22,15 @@ ramekin), nothing is in the air at a policy's first decision, nothing is thrown
 off the table, everything is at rest, and the goal is not reached yet. A state
 where that fails is another task than the one that its success is counted for.
 
-The answer depends on MuJoCo's contacts: --era chooses whose. The exit code is 0
-where every premise holds in every state of whole suites, else 1. What is found
-is kept in the cache folder; evaluations report it, and training leaves out the
-states that nobody can solve.
+The answer depends on MuJoCo's contacts: --physics-version chooses whose. The
+exit code is 0 where every precondition holds in every state of whole suites,
+else 1. What is found is kept in the cache folder; evaluations report it, and
+training leaves out the states that nobody can solve.
 """
 
 
 def main(argv: list[str]) -> int:
-    """Run `embodied-rl doctor libero`; 0 where every premise holds, else 1."""
+    """Run `embodied-rl doctor libero`; 0 where every precondition holds, else 1."""
     config = parse(LiberoDoctorConfig, with_tasks(argv), "doctor libero", usage=USAGE)
     from rich.console import Console
 
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
 
 
 def _era(rows: Sequence[Row]) -> str:
-    """The era of these rows in words; they have one."""
+    """The physics version of these rows in words; they have one."""
     (era,) = {row.era for row in rows}
     return f"published ({era})" if era == PUBLISHED else era
 
@@ -68,7 +68,7 @@ def _print(found: Mapping[str, Sequence[Row]], states: str) -> None:
 
     console = Console()
     for suite, rows in found.items():
-        title = f"{suite} under {_era(rows)}: states in which each premise holds"
+        title = f"{suite} under {_era(rows)}: states in which each precondition holds"
         table = Table("task", "whole", *PREMISES, title=title, min_width=60)
         table.columns[0].overflow = "fold"
         for label, row in zip(short_labels([row.task for row in rows]), rows, strict=True):
@@ -78,7 +78,7 @@ def _print(found: Mapping[str, Sequence[Row]], states: str) -> None:
             counts = [row.whole, *row.holds.values()]
             table.add_row(text, *(Text(str(n), "green" if n == row.states else "bold red") for n in counts))
         console.print(table)
-    for kind, text in {"whole": "every premise holds", **PREMISES}.items():
+    for kind, text in {"whole": "every precondition holds", **PREMISES}.items():
         print(f"{kind:<7} {text}")
     everything = [row for rows in found.values() for row in rows]
     for line in _summary(everything, states):
@@ -90,7 +90,7 @@ def _summary(rows: Sequence[Row], states: str) -> list[str]:
     good = sum(row.whole == row.states for row in rows)
     kind = "official evaluation" if states == "heldout" else "training"
     lines = [
-        f"under {_era(rows)} every premise holds in {whole} of {total} {kind} states, in all states of {good} of "
+        f"under {_era(rows)} every precondition holds in {whole} of {total} {kind} states, in all states of {good} of "
         f"{len(rows)} tasks"
     ]
     if lost := sum(len(row.left_out) for row in rows):

@@ -56,11 +56,11 @@ class ExplainCommand:
     perturb_level: float = 1.0
     """Scales what --perturb draws."""
     episodes: int = 100
-    """Episodes in all, shared out over the variations; those that are run again for pictures come on top."""
+    """Episodes in all, shared out over the variations; those that are run again for images come on top."""
     looks: int | None = None
     """With --perturb: how often the test looks at the data, after as many further episodes each (None: 4)."""
     output: str = AUTO
-    """Folder for explain.json and the pictures; auto is runs/explain-A-B."""
+    """Folder for explain.json and the images; auto is runs/explain-A-B."""
 
 
 def main(argv: list[str]) -> int:

@@ -20,7 +20,7 @@ class ExportRecordingCommand:
     """Write robots' recordings as a data set in the LeRobot v3 layout, which `sft` and LeRobot read.
 
     The column complementary_info.is_intervention says where a human had the arm. Control steps in which the arm held
-    are left out, and so are episodes with a picture that was not recorded.
+    are left out, and so are episodes with an image that was not recorded.
     """
 
     recordings: Annotated[tuple[Path, ...], tyro.conf.Positional]
@@ -34,7 +34,7 @@ class ExportRecordingCommand:
     steps: Literal["all", "human"] = "all"
     """All control steps, or those that a human steered: each intervention is an episode then."""
     image_size: int | None = None
-    """Side of the pictures in pixels (None: as recorded); one that is not square gets black bars, as in `serve`."""
+    """Side of the images in pixels (None: as recorded); one that is not square gets black bars, as in `serve`."""
 
     def __post_init__(self) -> None:
         if not self.recordings:

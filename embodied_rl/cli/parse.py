@@ -21,6 +21,8 @@ from embodied_rl.utils.options import Expert
 T = TypeVar("T")
 _LARGEST = 2**63 - 1
 _NUMBERS = {"NUMBER": "a number", "INT": "a whole number"}
+_RENAMED = {"--era": "--physics-version"}
+"""Options of earlier versions that stand in no config; of the others see `config.earlier`."""
 
 
 def parse(cls: type[T], argv: Sequence[str], command: str, default: T | None = None, usage: str = "") -> T:
@@ -130,7 +132,9 @@ def with_tasks(argv: Sequence[str]) -> list[str]:
 
 
 def suggest_flag(flag: str, known: set[str]) -> str:
-    """A suggestion for a mistyped option: by its last part or the beginning of it, else by likeness, else none."""
+    """What to write for an unknown option: its name of today, its last part or the beginning of it, or one alike."""
+    if _RENAMED.get(flag) in known:
+        return f" It is {_RENAMED[flag]} now."
     leaves = {name.rpartition(".")[2].lstrip("-"): name for name in sorted(known, reverse=True)}
     leaf = flag.rpartition(".")[2].lstrip("-")
     close = [leaves[leaf]] if "." not in flag and leaf in leaves else difflib.get_close_matches(flag, known, 1, 0.75)

@@ -239,7 +239,7 @@ def _kind(part: str, chosen: dict[str, str], file: dict[str, object], default: s
 
 
 def _scheduled(preset: TrainConfig, scheduler: str) -> TrainConfig:
-    """The preset with that scheduler; a pipelined one begins updates with whole groups: minibatches are of them."""
+    """The recipe with that scheduler; a pipelined one begins updates with whole groups: minibatches are of them."""
     config = from_dict({"scheduler": {"name": scheduler}}, preset)
     if scheduler == "serial":
         return config
@@ -249,7 +249,7 @@ def _scheduled(preset: TrainConfig, scheduler: str) -> TrainConfig:
 
 
 def _at_hand(benchmark: str, words: Sequence[str]) -> str:
-    """The benchmark whose preset is taken: the tabletop's for its suites, and where LIBERO's are not installed."""
+    """The benchmark whose recipe is taken: the tabletop's for its suites, and where LIBERO's are not installed."""
     tabletop = (_value(words, "--suite") or "").startswith("tabletop") or libero_bundles() is None
     return "tabletop" if benchmark == "libero" and tabletop else benchmark
 

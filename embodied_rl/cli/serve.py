@@ -46,14 +46,14 @@ class ServeCommand(CheckpointOptions):
     compile: bool = False
     """Act through torch.compile: `ready` comes later, and numbers round differently. On a GPU CUDA graphs."""
     images: Literal["as_rendered", "openvla", "openpi", "lerobot", "rlinf"] | None = None
-    """How pictures of another size are brought to the policy's (None: as it was trained)."""
+    """How images of another size are brought to the policy's (None: as it was trained)."""
     mirror: bool = False
     """Swap left and right of each picture first: for clients that turn LIBERO's frames by 180 degrees, as openpi's
     example does, and a policy that was trained on this project's own upright frames."""
     max_clients: int = _DEFAULT.max_clients
     """Connections at the same time."""
     max_message_mib: int = _DEFAULT.max_message_bytes >> 20
-    """Largest request; two pictures of 1920 x 1080 take 12 MiB."""
+    """Largest request; two images of 1920 x 1080 take 12 MiB."""
     max_batch: int = _DEFAULT.max_batch
     """Requests of different clients that one call of the policy decides; with 1 no answer's rounding depends on other
     clients."""

@@ -49,8 +49,8 @@ class CollectCommand:
     render_quality: Literal["auto", "exact", "fast"] = "auto"
     """How the images are drawn, as `--env.render-quality` of `train`: exact on LIBERO's suites unless told, fast on
     the built-in ones."""
-    era: Literal["auto", "published", "current", "mujoco-3.3", "mujoco-2.3.7"] = "auto"
-    """Whose contacts and texture colours LIBERO's scenes have, as `--env.era` of `train`."""
+    physics_version: Literal["auto", "published", "current", "mujoco-3.3", "mujoco-2.3.7"] = "auto"
+    """Whose contacts and texture colours LIBERO's scenes have, as `--env.physics-version` of `train`."""
     video: bool = False
     """Also write a video of the first attempt at each task, for people to watch, into OUT_videos."""
 

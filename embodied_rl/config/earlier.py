@@ -10,7 +10,12 @@ from embodied_rl.config.env import AUTO, ENVS
 from embodied_rl.config.suites import SUITE, SUITES
 from embodied_rl.errors import UserError
 
-RENAMED = {("reward", "alone"): "replace_env_reward"}
+RENAMED = {
+    ("reward", "alone"): "replace_env_reward",
+    ("env", "era"): "physics_version",
+    ("env", "step_reward"): "reward_mode",
+    ("env", "control"): "control_mode",
+}
 """Today's names of options, by part and earlier name."""
 _FIXED: dict[tuple[str, str], Any] = {
     ("algorithm", "advantage_eps"): 1e-6,
@@ -25,11 +30,11 @@ _FIXED: dict[tuple[str, str], Any] = {
 _UNUSED: dict[str, tuple[Any, ...]] = {
     "renderer": (AUTO,),
     "render_quality": (AUTO,),
-    "era": (AUTO, "current"),
+    "physics_version": (AUTO, "current"),
     "reward": ("sparse",),
     "reward_gamma": (None,),
-    "step_reward": (AUTO,),
-    "control": (AUTO,),
+    "reward_mode": (AUTO,),
+    "control_mode": (AUTO,),
     **{f"randomize_{what}": (0, 0.0) for what in ("color", "light", "camera", "friction", "mass")},
     "deterministic": (False,),
     "processes": (None,),
@@ -79,9 +84,9 @@ def current_env(data: Mapping[str, Any], suite: str, source: str) -> dict[str, A
     Raises:
         UserError: an option has a value that its simulator never had a use for.
     """
-    if "simulator" not in data:
-        return dict(data)
-    values = dict(data)
+    values = {RENAMED.get(("env", key), key): value for key, value in data.items()}
+    if "simulator" not in values:
+        return values
     asked = values.pop("simulator")
     usual = SUITES[suite].simulators[0] if suite in SUITES else "custom"
     name = "warp" if asked == "warp" else usual

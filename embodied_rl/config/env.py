@@ -13,10 +13,10 @@ AUTO = "auto"
 
 RenderQuality = Literal["auto", "exact", "fast"]
 Reward = Literal["sparse", "staged", "shaped"]
-StepReward = Literal["auto", "progress", "native", "success"]
+RewardMode = Literal["auto", "progress", "native", "success"]
 POTENTIALS = ("auto", "progress")
-"""Step rewards that may be a potential, which needs the learner's discount."""
-_CHOICES = {"render_quality": get_args(RenderQuality), "reward": get_args(Reward), "step_reward": get_args(StepReward)}
+"""Reward modes that may be a potential, which needs the learner's discount."""
+_CHOICES = {"render_quality": get_args(RenderQuality), "reward": get_args(Reward), "reward_mode": get_args(RewardMode)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class _WatchedEnvConfig(_AnyEnvConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.processes is not None and self.processes > self.num_envs:
-            raise UserError(f"--env.processes {self.processes}: there are only {self.num_envs} worlds.")
+            raise UserError(f"--env.processes {self.processes}: there are only {self.num_envs} envs.")
 
     @property
     def watched(self) -> int | None:
@@ -65,7 +65,7 @@ class _WatchedEnvConfig(_AnyEnvConfig):
 @dataclass(frozen=True, kw_only=True)
 class _DrawnEnvConfig(_AnyEnvConfig):
     renderer: Literal["auto", "egl", "osmesa", "raycast", "raster", "warp"] = "auto"
-    """What draws the images; auto takes the first that works and says which. warp: all worlds ray traced in one batch
+    """What draws the images; auto takes the first that works and says which. warp: all envs ray traced in one batch
     on the policy's device, where they stay; auto takes it with the simulator warp."""
     render_quality: Expert[RenderQuality] = "auto"
     """exact: with shadows, reflections and antialiasing, pixel for pixel LIBERO's; fast: close to it, ten times
@@ -85,7 +85,7 @@ class _DrawnEnvConfig(_AnyEnvConfig):
                 raise UserError(f"--env.randomize-{name} is a share in [0, 1), got {share:g}.")
         if not 0 <= self.randomize_camera <= 1:
             raise UserError(f"--env.randomize-camera is in metres, 0 to 1, got {self.randomize_camera:g}.")
-        if self.randomizes_pictures and not self.drawn_by_warp:
+        if self.randomizes_images and not self.drawn_by_warp:
             raise UserError(
                 "--env.randomize-color, -light and -camera change what MuJoCo Warp draws: add --env.renderer warp."
             )
@@ -96,7 +96,7 @@ class _DrawnEnvConfig(_AnyEnvConfig):
         return self.renderer == "warp"
 
     @property
-    def randomizes_pictures(self) -> bool:
+    def randomizes_images(self) -> bool:
         """Whether what is drawn differs by episode."""
         return max(self.randomize_color, self.randomize_light, self.randomize_camera) > 0
 
@@ -105,7 +105,7 @@ class _DrawnEnvConfig(_AnyEnvConfig):
 class MujocoConfig(_DrawnEnvConfig, _WatchedEnvConfig):
     """MuJoCo on the CPU, exact."""
 
-    era: Literal["auto", "published", "current", "mujoco-3.3", "mujoco-2.3.7"] = "auto"
+    physics_version: Literal["auto", "published", "current", "mujoco-3.3", "mujoco-2.3.7"] = "auto"
     """Whose contacts and texture colours LIBERO's scenes have: published (mujoco-3.3, on which most published scores
     were measured), mujoco-2.3.7 (LIBERO's own), or current (this MuJoCo as it is). auto: published on LIBERO's suites,
     current on the built-in ones, which have no other."""
@@ -125,22 +125,17 @@ class MujocoConfig(_DrawnEnvConfig, _WatchedEnvConfig):
         if self.reward_gamma is not None and self.reward == "sparse":
             raise UserError("--env.reward-gamma goes with --env.reward staged or shaped.")
         if self.processes is not None and self.drawn_by_warp:
-            raise UserError("--env.processes: MuJoCo Warp holds all worlds in one batch; leave the option out.")
+            raise UserError("--env.processes: MuJoCo Warp holds all envs in one batch; leave the option out.")
 
     @property
     def threads(self) -> int | None:
         """As `num_threads`."""
         return self.num_threads
 
-    @property
-    def scene_era(self) -> str:
-        """Era of the scenes, as `load_tasks` takes it."""
-        return self.era
-
 
 @dataclass(frozen=True, kw_only=True)
 class WarpConfig(_DrawnEnvConfig):
-    """MuJoCo Warp: all worlds in one batch on the policy's device, float32, with contacts of its own."""
+    """MuJoCo Warp: all envs in one batch on the policy's device, float32, with contacts of its own."""
 
     randomize_friction: Expert[float] = 0.0
     """Multiply friction by a factor in 1 +- this, drawn for each episode (GRPO: group)."""
@@ -156,8 +151,8 @@ class WarpConfig(_DrawnEnvConfig):
         return self.renderer in (AUTO, "warp")
 
     @property
-    def scene_era(self) -> str:
-        """Era of the scenes: MuJoCo Warp has no other."""
+    def physics_version(self) -> str:
+        """Of the scenes: MuJoCo Warp has no other."""
         return "current"
 
 
@@ -165,25 +160,25 @@ class WarpConfig(_DrawnEnvConfig):
 class EnvPoolConfig(_WatchedEnvConfig):
     """EnvPool's simulators."""
 
-    step_reward: Expert[StepReward] = "auto"
+    reward_mode: Expert[RewardMode] = "auto"
     """What a step pays. progress: 1 for success, which ends the episode, and how much the simulator's own reward grew,
     as a potential; native: the simulator's own reward, and success does not end the episode; success: 1 for it. auto:
     progress where the task has a success, else native."""
     reward_gamma: Expert[float | None] = None
-    """Discount of a decision in the step reward progress, the learner's (None: that of the algorithm, 1 for grpo)."""
+    """Discount of a decision in the reward mode progress, the learner's (None: that of the algorithm, 1 for grpo)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_gamma(self.reward_gamma)
-        if self.reward_gamma is not None and self.step_reward not in POTENTIALS:
-            raise UserError(f"--env.reward-gamma goes with the reward 'progress', not with '{self.step_reward}'.")
+        if self.reward_gamma is not None and self.reward_mode not in POTENTIALS:
+            raise UserError(f"--env.reward-gamma goes with the reward 'progress', not with '{self.reward_mode}'.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ManiSkillConfig(EnvPoolConfig):
     """ManiSkill's simulator."""
 
-    control: Expert[str] = AUTO
+    control_mode: Expert[str] = AUTO
     """What an action is: libero (LIBERO's scales and gripper), one of the task's own controllers, or auto: libero for
     a Panda with its gripper, else the controller that the task begins with."""
 

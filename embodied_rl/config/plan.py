@@ -31,7 +31,7 @@ class PlanCommand:
     lora_rank: int | None = None
     """Rank of the LoRA adapters (None: 32)."""
     num_envs: int = 32
-    """Worlds that are decided for at once."""
+    """Envs that are decided for at once."""
     json: Path | None = None
     """Write the figures here, in bytes."""
 

@@ -59,9 +59,9 @@ def open_env(
     MuJoCo Warp simulates or draws, 'cpu' or 'cuda'. training: how episodes may differ from the tasks' own (None: they
     may not).
     """
-    if cameras == 0 and config.randomizes_pictures:
+    if cameras == 0 and config.randomizes_images:
         raise UserError(
-            "--env.randomize-color, -light and -camera change pictures, and without cameras there are none: leave "
+            "--env.randomize-color, -light and -camera change images, and without cameras there are none: leave "
             "them out, or ask for cameras."
         )
     exact, by_warp = pick_render_quality(config.render_quality, tasks) == "exact", config.renderer == "warp"

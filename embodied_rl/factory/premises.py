@@ -51,7 +51,7 @@ def require_train_states(tasks: Sequence[SuiteTask]) -> None:
 
     for task in tasks:
         if isinstance(task, LiberoTask) and not task.train_states:
-            era = "" if task.era == PUBLISHED else f" --era {task.era}"
+            era = "" if task.era == PUBLISHED else f" --physics-version {task.era}"
             raise UserError(
                 f"task '{task.name}' has no initial state to train on: nobody can solve any of its "
                 f"{len(task.left_out or ())}. Why: embodied-rl doctor libero --suite {task.suite} --states train{era}. "

@@ -50,7 +50,7 @@ def resolve(config: TrainConfig, renderer: Choice | None, tasks: Sequence[Mujoco
         quality = pick_render_quality(env.render_quality, tasks)
         env = dataclasses.replace(env, renderer=renderer.name, render_quality=quality)
         if isinstance(env, MujocoConfig):
-            env = dataclasses.replace(env, era=tasks[0].era)
+            env = dataclasses.replace(env, physics_version=tasks[0].era)
     threads = config.num_threads or cores
     return with_absolute_checkpoint(
         dataclasses.replace(config, env=env, num_threads=threads, device=device, scheduler=scheduler)
@@ -64,7 +64,7 @@ def with_step_discount(config: TrainConfig, *, resumed: bool) -> TrainConfig:
         UserError: a run that is `resumed` began without a discount, when its reward was another one.
     """
     env = config.env
-    if not isinstance(env, EnvPoolConfig) or env.step_reward not in POTENTIALS:
+    if not isinstance(env, EnvPoolConfig) or env.reward_mode not in POTENTIALS:
         return config
     if resumed and env.reward_gamma is None:
         raise UserError(

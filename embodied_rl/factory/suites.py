@@ -110,7 +110,7 @@ def load(suite: str, names: str | Sequence[str], env: EnvConfig) -> Tasks:
     table, names = suite_named(suite), as_names(names)
     check_simulator(table, env)
     if isinstance(env, SceneConfig):
-        return of_scenes(table, load_tasks(suite, names, env.scene_era))
+        return of_scenes(table, load_tasks(suite, names, env.physics_version))
     if not names:
         raise UserError(f"suite '{suite}' needs the name of a task: --task {table.example}")
     refuse_twice(names, "task")
@@ -211,12 +211,12 @@ def _simulator_factory(suite: str, names: tuple[str, ...], env: EnvConfig) -> Ca
         from embodied_rl.sim.maniskill.vec_env import ManiSkillFactory
 
         found = tuple(maniskill.load_tasks(names))
-        return ManiSkillFactory(found, control=env.control, reward=env.step_reward, gamma=discount(env))
+        return ManiSkillFactory(found, control=env.control_mode, reward=env.reward_mode, gamma=discount(env))
     if isinstance(env, EnvPoolConfig):
         from embodied_rl.sim.envpool import tasks as envpool
         from embodied_rl.sim.envpool.vec_env import EnvPoolFactory
 
-        return EnvPoolFactory(tuple(envpool.load_tasks(suite, names)), reward=env.step_reward, gamma=discount(env))
+        return EnvPoolFactory(tuple(envpool.load_tasks(suite, names)), reward=env.reward_mode, gamma=discount(env))
     from embodied_rl.sim.gymnasium.factory import GymnasiumFactory
 
     for name in names:

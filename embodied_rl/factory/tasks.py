@@ -49,8 +49,8 @@ def libero_notice(suite: str) -> list[str]:
 def load_tasks(suite: str, names: str | Sequence[str] = (), era: str = "auto") -> list[SuiteTask]:
     """The tasks of `suite`, or those with the short `names`; a text is one name.
 
-    era: `EnvConfig.era`; every task says which one that is. UserError for unknown names, missing assets, or an era that
-    the suite has not or that can't run here.
+    era: `EnvConfig.physics_version`; every task says which one that is. UserError for unknown names, missing assets, or
+    an era that the suite has not or that can't run here.
     """
     from embodied_rl.sim import tabletop
     from embodied_rl.sim.eras import choose_era

@@ -141,7 +141,7 @@ def images(case: Case) -> Iterator[Finding]:
     yield judged(
         "image use",
         change > 1e-3,
-        f"black pictures change a log-prob by {change:.2g}",
+        f"black images change a log-prob by {change:.2g}",
         "its vision weights are not those that it was trained with: restore the checkpoint",
     )
     if case.data is not None:
@@ -153,16 +153,16 @@ def _mirrored(policy: AnyPolicy, data: Demonstrations) -> Finding:
     obs, taken = _frames(data)
     other = replace(obs, images=obs.images.flip(3))
     right, wrong = (float(np.abs(_greedy(policy, seen)[:, 0, _ARM] - taken[:, _ARM]).mean()) for seen in (obs, other))
-    found = f"error of the first action {right:.3f}, from mirrored pictures {wrong:.3f}"
+    found = f"error of the first action {right:.3f}, from mirrored images {wrong:.3f}"
     if right <= wrong:
         return Finding("mirrored pictures", "ok", found)
     if wrong > _CLEARLY * right:
         return Finding("mirrored pictures", "note", found, "is this policy trained on these tasks?")
     return Finding(
-        "mirrored pictures",
+        "mirrored images",
         "problem",
         found,
-        "the pictures are the wrong way round: choose the protocol, or the data set, that it was trained with",
+        "the images are the wrong way round: choose the protocol, or the data set, that it was trained with",
     )
 
 

@@ -134,7 +134,9 @@ def _tasks(command: CollectCommand) -> list[SuiteTask]:
     if _is_libero(command):
         if split == "fresh":
             raise UserError("LIBERO has no fresh initial states; collect with --split train")
-        official, _ = judge(load_tasks(command.suite, command.tasks, command.era), LastingConsole(stderr=True))
+        official, _ = judge(
+            load_tasks(command.suite, command.tasks, command.physics_version), LastingConsole(stderr=True)
+        )
         if split == "train":
             require_train_states(official)
         return official
@@ -144,7 +146,9 @@ def _tasks(command: CollectCommand) -> list[SuiteTask]:
     if not set(names) <= set(suites()):
         known = [ALL_SUITES, *suites(), *LIBERO_SUITES]
         raise UserError(f"unknown suite '{command.suite}'.{suggest(command.suite, known)}")
-    tasks = {task.name.partition("/")[2]: task for name in names for task in load_tasks(name, era=command.era)}
+    tasks = {
+        task.name.partition("/")[2]: task for name in names for task in load_tasks(name, era=command.physics_version)
+    }
     for name in command.tasks:
         if name not in tasks:
             raise unknown_task(command.suite, name, tasks)
@@ -166,7 +170,7 @@ def _bench(command: CollectCommand) -> Bench:
 
 
 def _env_config(command: CollectCommand) -> MujocoConfig:
-    return MujocoConfig(render_quality=command.render_quality, era=command.era)
+    return MujocoConfig(render_quality=command.render_quality, physics_version=command.physics_version)
 
 
 def _attempt(build: partial[Bench], job: Job, attempts: Sequence[Attempt], workers: int, console: Console) -> None:

@@ -77,7 +77,7 @@ def run(
             video.write(frame)
     won = sum(result.success for result in results)
     total = f"{won} of {len(results)} episodes succeeded" if flagged else _mean(results)
-    console.say(f"{total}; film: {path}")
+    console.say(f"{total}; video: {path}")
     if gif:
         write_gif(path.with_suffix(".gif"), film[::2], hz / 2)
         console.say(f"GIF: {path.with_suffix('.gif')}")

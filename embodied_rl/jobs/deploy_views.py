@@ -40,7 +40,7 @@ def recorded_views(recording: Path) -> dict[str, Array]:
             return {camera: seen[last[camera]] for camera in cameras}
         if time.monotonic() > deadline:
             missing = ", ".join(camera for camera in cameras if camera not in last)
-            raise UserError(f"no picture of {missing} in {_WAIT_S:.0f} s: what do the checks say?")
+            raise UserError(f"no image of {missing} in {_WAIT_S:.0f} s: what do the checks say?")
         time.sleep(_LOOK_S)
 
 

@@ -46,7 +46,9 @@ def check_premises(config: LiberoDoctorConfig, progress: Console) -> tuple[dict[
     for suite, asked in asked_suites(config).items():
         if not asked and (count := len(missing_tasks(suite))):
             lost[suite] = count
-        tasks, premises = judge(load_tasks(suite, _there(suite) if suite in lost else asked, config.era), progress)
+        tasks, premises = judge(
+            load_tasks(suite, _there(suite) if suite in lost else asked, config.physics_version), progress
+        )
         found[suite] = [_row(task, premises[task.name], config.states) for task in tasks]
     return found, lost
 

@@ -123,7 +123,7 @@ def result_table(report: BenchmarkReport, premises: Premises) -> Table:
         "success once" if measured else what_counts(report.overall.once),
         *(["success at end"] if measured else []),
         "steps",
-        *(["premise fails in"] if failing else []),
+        *(["precondition fails in"] if failing else []),
     )
     rows = []
     for label, tally in _rows(report):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from embodied_rl.config.earlier import current_env
 from embodied_rl.config.env import AUTO, POTENTIALS, EnvPoolConfig, SceneConfig, scenes
 from embodied_rl.config.suites import suite_named
 from embodied_rl.errors import UserError
@@ -106,7 +107,7 @@ def make_plan(benchmark: str, command: BenchmarkCommand, console: Console) -> Ev
 
 
 def _as_trained(command: BenchmarkCommand, suite: str) -> BenchmarkCommand:
-    """`command` with the tasks, the controller and the step reward of the checkpoint's training, where it names none.
+    """`command` with the tasks, the controller and the reward mode of the checkpoint's training, where it names none.
 
     Of suites that are too large to be run whole; the discount is the training's where the reward is.
     """
@@ -116,9 +117,9 @@ def _as_trained(command: BenchmarkCommand, suite: str) -> BenchmarkCommand:
     if provenance.get("suite") != suite:
         return command
     trained, env = provenance.get("config", {}), command.env
-    before = trained.get("env", {})
-    kept = {name: before[name] for name in ("control", "step_reward") if name in before and hasattr(env, name)}
-    if isinstance(env, EnvPoolConfig) and env.step_reward in POTENTIALS:
+    before = current_env(trained.get("env", {}), suite, "provenance")
+    kept = {name: before[name] for name in ("control_mode", "reward_mode") if name in before and hasattr(env, name)}
+    if isinstance(env, EnvPoolConfig) and env.reward_mode in POTENTIALS:
         kept["reward_gamma"] = before.get("reward_gamma")
     missing = {name: value for name, value in kept.items() if getattr(env, name) in (AUTO, None)}
     tasks = command.tasks or tuple(trained.get("tasks", ()))
@@ -222,7 +223,7 @@ def scene_deviations(tasks: Sequence[SuiteTask], frames: str) -> list[str]:
     official = [task for task in tasks if task.is_official]
     lines = ["fast frames: close to the official ones, not equal"] if official and frames == "fast" else []
     if any(task.era == CURRENT for task in official):
-        lines.append("era current: this MuJoCo's own contacts and textures, not those of published scores")
+        lines.append("physics version current: this MuJoCo's own contacts and textures, not those of published scores")
     return lines
 
 

@@ -153,9 +153,9 @@ def _recorded_size(files: Sequence[RecordingFile], session: SessionStarted) -> i
     sides = {side for size in sizes for side in size}
     if len(sides) > 1:
         found = ", ".join(f"{width} x {height}" for height, width in sorted(sizes))
-        raise UserError(f"pictures of {found}: say with --image-size which square they should become")
+        raise UserError(f"images of {found}: say with --image-size which square they should become")
     if not sides:
-        raise UserError("the recordings have no pictures")
+        raise UserError("the recordings have no images")
     return sides.pop()
 
 
@@ -173,7 +173,7 @@ def _choose(recording: RecordingFile, plan: ExportPlan, left_out: Counter[str]) 
     for episode in wanted:
         pictures = episode.pictures(cameras)
         if not all(pictures) or not stored.issuperset(picture for row in pictures for picture in row):
-            left_out["with pictures that were not recorded"] += 1
+            left_out["with images that were not recorded"] += 1
         elif not all(np.isfinite(step.action).all() and np.isfinite(step.proprio).all() for step in episode.steps):
             left_out["with numbers that are not finite"] += 1
         else:

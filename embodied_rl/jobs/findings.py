@@ -30,7 +30,7 @@ class DoctorConfig(PublishedOptions):
     suite: str = SUITE
     """Suite that it is for; its training states are looked at."""
     protocol: str = "native"
-    """Whose pictures it gets: native (this project's), openvla, openvla_oft, openpi, rlinf, rlinf_pi, simplevla or
+    """Whose images it gets: native (this project's), openvla, openvla_oft, openpi, rlinf, rlinf_pi, simplevla or
     lerobot."""
     dataset: Path | None = None
     """Demonstrations of these tasks in the LeRobot v3 layout, to compare statistics and actions with."""
@@ -45,7 +45,7 @@ class LiberoDoctorConfig:
     that are installed)."""
     tasks: tuple[str, ...] = ()
     """Short names of the tasks (none given: all of the suite); --task NAME names one, in every suite that has it."""
-    era: EraChoice = "auto"
+    physics_version: EraChoice = "auto"
     """Whose contacts the scenes have: published (mujoco-3.3, which auto takes as well), mujoco-2.3.7 (LIBERO's own), or
     current (this MuJoCo as it is)."""
     states: Literal["heldout", "train"] = "heldout"

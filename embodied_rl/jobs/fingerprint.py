@@ -66,7 +66,8 @@ def _simulator(env: EnvConfig) -> str:
     """The package that steps the envs, with its version, and how its steps are paid and commanded."""
     name = kind_of("env", env)
     package = {"maniskill": "mani-skill"}.get(name, name)
-    options = [f"{option} {getattr(env, option)}" for option in ("step_reward", "control") if hasattr(env, option)]
+    marks = {"step_reward": "reward_mode", "control": "control_mode"}  # as in scores of before: they stay comparable
+    options = [f"{mark} {getattr(env, option)}" for mark, option in marks.items() if hasattr(env, option)]
     found = "" if name == "custom" else f" {importlib.metadata.version(package)}"
     return ", ".join([package + found, *options])
 

@@ -97,7 +97,7 @@ def _need(family: PolicyFamily, config: Any, mode: Mode) -> Need:
 
 def _table(needs: list[Need], budget: int, envs: int) -> Table:
     """A column a way to train, which 80 columns hold."""
-    table = Table("GiB", title="activations of a row of a micro-batch, key-value cache of a world", box=box.SIMPLE_HEAD)
+    table = Table("GiB", title="activations of a row of a micro-batch, key-value cache of an env", box=box.SIMPLE_HEAD)
     for way in needs:
         table.add_column(way.mode.name.replace(", ", "\n"), justify="right", max_width=13)
     figures: dict[str, Callable[[Need], int]] = {
@@ -133,5 +133,5 @@ def _advice(fitting: list[Need], needs: list[Need], budget: int, command: PlanCo
         f"--learner.microbatch-size {min(rows, 64)}"
     ]
     if envs < command.num_envs:
-        lines.append(f"only {counted(envs, 'world')} can be decided for at once: --env.num-envs {envs}")
+        lines.append(f"only {counted(envs, 'env')} can be decided for at once: --env.num-envs {envs}")
     return lines

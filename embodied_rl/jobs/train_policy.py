@@ -116,7 +116,7 @@ def _provenance(config: TrainConfig, known: dict[str, list[int]] | None) -> dict
         "seed": config.seed,
         "suite": config.suite,
         "simulator": kind_of("env", env),
-        **({"renderer": env.renderer, "era": env.scene_era} if isinstance(env, SceneConfig) else {}),
+        **({"renderer": env.renderer, "era": env.physics_version} if isinstance(env, SceneConfig) else {}),
         "config": to_dict(config),
         **({} if known is None else {TRAINED_STATES: known}),
         **({} if views is None else {"views": views}),

@@ -23,7 +23,7 @@ class PromptConfig:
     """What the finished task looks like, in words; {instruction} stands for the task's instruction ('': the instruction
     itself)."""
     baseline_prompt: Expert[str] = ""
-    """CLIP: what any picture shows, and the goal differs from ('': 'a robot arm at a table')."""
+    """CLIP: what any image shows, and the goal differs from ('': 'a robot arm at a table')."""
     projection: Expert[float | None] = None
     """CLIP: how much of what has nothing to do with goal and baseline is left out, 0 to 1 (None: 0.5)."""
 
@@ -49,7 +49,7 @@ class RewardConfig(PromptConfig):
     weight: Expert[float] = 0.5
     """What the differences of its progress are multiplied with."""
     replace_env_reward: Expert[bool] = False
-    """Learn from the model alone: an episode pays 1 where the model sees the task done in the pictures after its last
+    """Learn from the model alone: an episode pays 1 where the model sees the task done in the images after its last
     step, and the differences, which sum to 0. The simulator's success is reported, and ends episodes as ever."""
     digest: Expert[str] = AUTO
     """SHA-256 of the model; auto: of the one in the folder. A folder with another model is refused."""

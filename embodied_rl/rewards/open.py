@@ -118,7 +118,7 @@ def _refuse(folder: Path, prompts: PromptConfig, names: tuple[str, ...]) -> None
 
 def _check_pictures(judge: Judge, info: EnvInfo, model: str) -> None:
     if not info.cameras:
-        raise UserError(f"the reward model in {model} judges pictures, and this suite has none: leave it out.")
+        raise UserError(f"the reward model in {model} judges images, and this suite has none: leave it out.")
     if not isinstance(judge, ProgressModel):
         return
     size = judge.config.image_size

@@ -63,7 +63,7 @@ def _newest(record: RunRecord) -> str:
 def _machines_choice(name: str, suite: str) -> bool:
     """Whether a run's config says only what 'auto' became on its machine, which is no departure from the recipe."""
     return name in ("env.renderer", "env.render_quality", "device") or (
-        name == "env.era" and not suite.startswith("libero")
+        name == "env.physics_version" and not suite.startswith("libero")
     )
 
 

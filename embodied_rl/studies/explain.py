@@ -189,7 +189,7 @@ def run(first: Side, second: Side | None, found: Sequence[Factor], output: Path,
     _write_page(output, first, second, effects, whole, shown)
     console.print(_table(effects, whole))
     console.facts(_lines(effects))
-    console.say(f"page, figures and pictures: {output / PAGE}")
+    console.say(f"page, figures and images: {output / PAGE}")
     return effects
 
 

@@ -74,7 +74,7 @@ def wrong_platform() -> str | None:
         return None
     return (
         f"LIBERO's published eras need MuJoCo 3.3.2's library for Linux on x86-64, and this is {platform.system()} on "
-        f"{platform.machine()}: use --env.era current"
+        f"{platform.machine()}: use --env.physics-version current"
     )
 
 
@@ -85,7 +85,7 @@ def unavailable() -> str | None:
     if not library_path().is_file():
         return (
             f"LIBERO's published eras need MuJoCo 3.3.2's library, which is not in {library_path().parent}; run: "
-            f"{INSTALL} (or use --env.era current)"
+            f"{INSTALL} (or use --env.physics-version current)"
         )
     return None
 
@@ -160,7 +160,7 @@ def _answers_in_place(before: Sequence[Array]) -> bool:
 def _refusal(what: str) -> UserError:
     return UserError(
         f"{what} does not find the recorded contacts of MuJoCo 3.3.2 on this machine: please report this platform, and "
-        "use --env.era current"
+        "use --env.physics-version current"
     )
 
 
@@ -187,7 +187,7 @@ def _check_new(new: NewLayout) -> None:
     if not found or int(mujoco.mjtDisableBit.mjNDISABLE) > 27:
         raise UserError(
             f"MuJoCo {mujoco.__version__} on this platform lays out mjModel otherwise than the published eras expect: "
-            "please report this platform, and use --env.era current"
+            "please report this platform, and use --env.physics-version current"
         )
 
 

@@ -28,7 +28,9 @@ def test_numbers_that_nothing_has_are_refused(
 ) -> None:
     monkeypatch.setenv("EMBODIED_RL_CACHE", str(tmp_path))
     install_fake(tmp_path / "libero")
-    monkeypatch.setattr("sys.argv", ["expert", "--suites", "libero_goal", "--era", "current", *words.split()])
+    monkeypatch.setattr(
+        "sys.argv", ["expert", "--suites", "libero_goal", "--physics-version", "current", *words.split()]
+    )
     assert main() == 2
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", message)

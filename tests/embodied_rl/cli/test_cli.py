@@ -117,7 +117,10 @@ def test_no_command_shows_help_and_fails(capsys: pytest.CaptureFixture[str]) -> 
         ("eval gymnasium --env warp --checkpoint x", "runs in simulator gymnasium, not warp: choose it by --env"),
         ("plan metaworld --task reach-v3", "metaworld needs none: embodied-rl train metaworld"),
         ("eval tabletop --env.reward staged", "--env.reward: an evaluation counts success; leave it out"),
-        ("eval tabletop --env.control libero", "--env.control does not apply to mujoco (it belongs to maniskill)"),
+        (
+            "eval tabletop --env.control-mode libero",
+            "--env.control-mode does not apply to mujoco (it belongs to maniskill)",
+        ),
         ("train tabletop --protocol openvlaa", "unknown protocol 'openvlaa'. Did you mean 'openvla'?"),
         ("train libero --algorithm gpro", "unknown algorithm 'gpro'. Did you mean 'grpo'?"),
         ("train libero --suite libero_spatial", "LIBERO's official assets are not installed"),

@@ -69,7 +69,7 @@ def words(checkpoint: Path, run: Path, *more: str) -> list[str]:
         "1",
         "--env.renderer",
         "raycast",
-        "--env.era",
+        "--env.physics-version",
         "current",
         *more,
     ]
@@ -127,7 +127,7 @@ def test_demonstrations_say_which_bundles_and_stand_ins_they_show(
 ) -> None:
     exported = exported_path(installed, NAME)
     exported.write_text(json.dumps({**json.loads(exported.read_text()), "approximate": ["scenes/a.png"]}))
-    command = CollectCommand(suite="libero_goal", out=installed / "demos", era="current")
+    command = CollectCommand(suite="libero_goal", out=installed / "demos", physics_version="current")
     tasks = load_tasks("libero_goal", era="current")
     info: Any = SimpleNamespace(cameras=(), simulator="native", renderer="raster")
     settings = _settings(command, tasks, info)
@@ -153,7 +153,7 @@ def test_the_published_era_is_the_default_and_stands_in_every_output(
         pytest.skip(reason)
     (tmp_path / "era").symlink_to(era_library.CACHE / "era")
     run, auto = tmp_path / "run", words(checkpoint, tmp_path / "run", "--protocol", "native")
-    assert main([word for word in auto if word not in ("--env.era", "current")]) == 0
+    assert main([word for word in auto if word not in ("--env.physics-version", "current")]) == 0
     assert "physics   mujoco-3.3 (published)" in capsys.readouterr().out
     (info,) = json.loads((run / "run.json").read_text())
     assert info["simulator"]["physics_version"] == "mujoco-3.3"
@@ -163,16 +163,18 @@ def test_the_published_era_is_the_default_and_stands_in_every_output(
     assert read_provenance(policy)["era"] == "mujoco-3.3"
     judge = ["eval", "libero", "--suite", "goal", "--tasks", NAME.partition("/")[2], "--checkpoint", str(run)]
     judge += ["--states-per-task", "1", "--env.renderer", "raycast", "--videos", "0", "--env.num-envs", "1"]
-    assert main([*judge, "--output", str(tmp_path / "eval"), "--env.era", "current"]) == 0
+    assert main([*judge, "--output", str(tmp_path / "eval"), "--env.physics-version", "current"]) == 0
     words_of_both = "current (this MuJoCo's own, not that of published scores); the policy was trained under mujoco-3.3"
     assert words_of_both in capsys.readouterr().out
     report = json.loads((tmp_path / "eval" / "report.json").read_text())
     assert report["simulator"]["physics_version"] == report["fingerprint"]["era"] == "current"
     assert report["trained_physics_version"] == "mujoco-3.3"
-    assert report["deviations"][0].startswith("era current: ")
+    assert report["deviations"][0].startswith("physics version current: ")
     assert words_of_both.replace("'", "&#39;") in (tmp_path / "eval" / "report.html").read_text()
-    assert main([*judge, "--output", str(tmp_path / "eval"), "--env.era", "published"]) == 2, "another evaluation"
-    assert main([*judge, "--env.era", "mujoco-2.3.8"]) == 2
+    assert main([*judge, "--output", str(tmp_path / "eval"), "--env.physics-version", "published"]) == 2, (
+        "another evaluation"
+    )
+    assert main([*judge, "--env.physics-version", "mujoco-2.3.8"]) == 2
     assert "mujoco-2.3.7" in capsys.readouterr().err
 
 
@@ -180,11 +182,11 @@ def test_without_the_old_library_nothing_is_written_and_the_way_out_is_named(
     installed: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    assert main([word for word in words(checkpoint, run) if word not in ("--env.era", "current")]) == 2
+    assert main([word for word in words(checkpoint, run) if word not in ("--env.physics-version", "current")]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
-    assert "--env.era current" in line
+    assert "--env.physics-version current" in line
     assert not run.exists()
-    assert main(["train", "tabletop", "--env.era", "published", "--output", str(run)]) == 2
+    assert main(["train", "tabletop", "--env.physics-version", "published", "--output", str(run)]) == 2
     assert "tabletop_spatial was made for this MuJoCo" in capsys.readouterr().err
 
 
@@ -215,12 +217,21 @@ def test_a_task_that_nobody_can_solve_is_refused_with_the_command_that_says_why(
     fallen = {row: (Failure("kept", "bowl 1 falls off the table"),) for row in rows}
     write_premises(installed, NAME, task.fingerprint, task.era, Premises(100, fallen, tuple(rows), ()))
     run, short = tmp_path / "run", NAME.partition("/")[2]
-    collect = ["collect", "libero_goal", "--tasks", short, "--era", "current", "--out", str(tmp_path / "demos")]
+    collect = [
+        "collect",
+        "libero_goal",
+        "--tasks",
+        short,
+        "--physics-version",
+        "current",
+        "--out",
+        str(tmp_path / "demos"),
+    ]
     for command in (words(checkpoint, run), collect):
         assert main(command) == 2
         (line,) = capsys.readouterr().err.strip().splitlines()
         assert f"'{NAME}' has no initial state to train on: nobody can solve any of its 50" in line
-        assert "embodied-rl doctor libero --suite libero_goal --states train --era current." in line
+        assert "embodied-rl doctor libero --suite libero_goal --states train --physics-version current." in line
     assert not run.exists()
     assert main(words(checkpoint, run, "--train-states", "heldout", "--protocol", "native")) == 0
 
@@ -239,8 +250,11 @@ def test_frames_and_an_era_that_are_not_official_are_deviations(installed: Path)
     from embodied_rl.sim.tabletop import load_suite
 
     current = [load_task(installed, NAME)]
-    assert [line.partition(":")[0] for line in scene_deviations(current, "fast")] == ["fast frames", "era current"]
-    assert [line.partition(":")[0] for line in scene_deviations(current, "exact")] == ["era current"]
+    assert [line.partition(":")[0] for line in scene_deviations(current, "fast")] == [
+        "fast frames",
+        "physics version current",
+    ]
+    assert [line.partition(":")[0] for line in scene_deviations(current, "exact")] == ["physics version current"]
     assert scene_deviations(load_suite("tabletop_goal"), "fast") == []
 
 
@@ -259,12 +273,12 @@ def test_the_report_marks_states_that_are_not_what_the_task_says(
         *("eval", "libero", "--suite", "goal", "--tasks", NAME.partition("/")[2], "--protocol", "openvla"),
         *("--states-per-task", "2", "--checkpoint", str(checkpoint), "--output", str(folder), "--videos", "0"),
         *("--env.num-envs", "2", "--env.num-threads", "1", "--env.renderer", "raycast", "--no-at-end"),
-        *("--env.era", "current"),
+        *("--env.physics-version", "current"),
     ]
     assert main(command) == 0
     said = capsys.readouterr().out
     assert "FAIL in 1 of 2 initial states, of 1 task " in said
-    assert "; era current: this MuJoCo's own" in said
+    assert "; physics version current: this MuJoCo's own" in said
     assert "1 state" in said
     figures = json.loads((folder / "report.json").read_text())
     assert figures["failed_premises"] == {NAME: {"1": ["bowl 1 is not on plate 1"]}}
@@ -291,7 +305,7 @@ def test_a_suite_that_is_partly_there_does_not_pass_for_the_suite(
         ["eval", "libero", "--suite", "goal", "--checkpoint", str(checkpoint)],
         ["collect", "libero_goal", "--out", str(installed.parent / "demos")],
     ):
-        assert main([*command, "--env.era", "current"] if command[0] != "collect" else command) == 2
+        assert main([*command, "--env.physics-version", "current"] if command[0] != "collect" else command) == 2
         said = capsys.readouterr().err
         assert "suite 'libero_goal' is only partly installed, 1 of 2 tasks" in said
         assert said.count("\n") == 1
@@ -299,27 +313,27 @@ def test_a_suite_that_is_partly_there_does_not_pass_for_the_suite(
     assert [task.name for task in load_tasks("libero_goal", short, "current")] == [NAME]
     _premises_of(installed)
     for suite in ([], ["--suite", "goal"]):
-        assert main(["doctor", "libero", *suite, "--era", "current"]) == 1
+        assert main(["doctor", "libero", *suite, "--physics-version", "current"]) == 1
         assert "libero_goal lacks 1 of its tasks; run: embodied-rl assets install libero" in capsys.readouterr().err
 
 
 def test_doctor_says_which_premises_hold(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (installed / "tasks" / f"{OTHER}.json").unlink()
     _premises_of(installed)
-    assert main(["doctor", "libero", "--suite", "goal", "--era", "current"]) == 1
+    assert main(["doctor", "libero", "--suite", "goal", "--physics-version", "current"]) == 1
     said = " ".join(capsys.readouterr().out.split())
-    assert "every premise holds in 49 of 50 official evaluation states, in all states of 0 of 1 tasks" in said
+    assert "every precondition holds in 49 of 50 official evaluation states, in all states of 0 of 1 tasks" in said
     assert "state 1: bowl 1 is not" in said
-    assert "libero_goal under current: states in which each premise holds" in said
-    assert "under current every premise holds" in said
-    assert "whole every premise holds kept nothing" in said
-    assert main(["doctor", "libero", "--states", "train", "--json", "--era", "current"]) == 1
+    assert "libero_goal under current: states in which each precondition holds" in said
+    assert "under current every precondition holds" in said
+    assert "whole every precondition holds kept nothing" in said
+    assert main(["doctor", "libero", "--states", "train", "--json", "--physics-version", "current"]) == 1
     ((row,),) = json.loads(capsys.readouterr().out).values()
     assert (row["era"], row["states"], row["whole"], row["left_out"]) == ("current", 50, 49, [50])
     assert row["holds"] == {"kept": 49, "landed": 50, "placed": 50, "rests": 50, "open": 50}
     task = load_task(installed, NAME)
     write_premises(installed, NAME, task.fingerprint, task.era, Premises(100, {}, (), ()))
-    assert main(["doctor", "libero", "--era", "current"]) == 0
+    assert main(["doctor", "libero", "--physics-version", "current"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -335,7 +349,7 @@ def test_doctor_says_which_premises_hold(installed: Path, capsys: pytest.Capture
 def test_what_doctor_refuses(
     installed: Path, given: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["doctor", "libero", "--era", "current", *given]) == 2
+    assert main(["doctor", "libero", "--physics-version", "current", *given]) == 2
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
@@ -357,7 +371,7 @@ def test_doctor_looks_for_a_task_in_every_suite(monkeypatch: pytest.MonkeyPatch,
 def test_doctor_names_the_published_era() -> None:
     row = Row(NAME, "mujoco-3.3", states=50, whole=50, holds={}, failures={}, left_out=(), unjudged=())
     (line,) = _summary([row], "heldout")
-    assert line.startswith("under published (mujoco-3.3) every premise holds in 50 of 50")
+    assert line.startswith("under published (mujoco-3.3) every precondition holds in 50 of 50")
 
 
 def test_tasks_that_do_not_fit_on_a_line_are_listed_with_their_numbers(

@@ -109,7 +109,7 @@ def test_a_run_that_has_not_ended_shows_what_it_has(tmp_path: Path, capsys: pyte
 def test_a_run_is_inside_its_recipes_band_or_not(
     wins: int, inside: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    env = replace(RECIPE.env, renderer="raycast", era="current")  # what the recipe's 'auto' became
+    env = replace(RECIPE.env, renderer="raycast", physics_version="current")  # what the recipe's 'auto' became
     config = replace(RECIPE, seed=3, env=env, learner=replace(RECIPE.learner, lr=1e-3))
     run = write_run(tmp_path / "run", config, wins)
     assert main(["runs", "compare", str(run)]) == (0 if inside else 1)

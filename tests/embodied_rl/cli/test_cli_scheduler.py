@@ -99,7 +99,7 @@ def test_a_tuned_run_is_the_run_that_its_config_gives(
     monkeypatch.setattr(tune, "run_trial", serial_is_fast)
     run, again = tmp_path / "run", tmp_path / "again"
     assert main(words(checkpoint, run, "--videos", "0", "--autotune")) == 0
-    assert "autotune      chosen of 10: serial; 2 worlds" in " ".join(capsys.readouterr().out.split("\n"))
+    assert "autotune      chosen of 10: serial; 2 envs" in " ".join(capsys.readouterr().out.split("\n"))
     config = load_yaml(run / "config.yaml")
     assert not config.autotune  # a resumed run keeps what was chosen
     assert config.env.num_envs == 2

@@ -18,7 +18,7 @@ def test_a_film_and_a_gif_of_the_same_episodes(
     words = ["demo", "--checkpoint", str(checkpoint), "--episodes", "2", "--gif", "--out", str(film)]
     assert main([*words, "--suite", "tabletop_object"]) == 0
     said = capsys.readouterr().out
-    assert f"of 2 episodes succeeded; film: {film}" in said
+    assert f"of 2 episodes succeeded; video: {film}" in said
     assert said.count("  pick up the") == 2
     with av.open(str(film)) as video, av.open(str(film.with_suffix(".gif"))) as gif:
         frames, pictures = (sum(1 for _ in file.decode(video=0)) for file in (video, gif))
@@ -30,7 +30,7 @@ def test_a_film_and_a_gif_of_the_same_episodes(
     ("words", "message"),
     [
         ("--episodes 0", "--episodes must lie in 1 to 100, got 0."),
-        ("--out film.gif", "a film's name ends in .mp4"),
+        ("--out film.gif", "a video's name ends in .mp4"),
         ("--out /proc/x/film.mp4", "cannot write into /proc/x"),
         ("--out folder.mp4", "--out: cannot write folder.mp4: Is a directory"),
         ("--suite tabletop_gaol", "Did you mean 'tabletop_goal'?"),

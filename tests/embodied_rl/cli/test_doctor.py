@@ -88,7 +88,7 @@ def test_the_published_eras_are_tried_and_their_lack_is_a_note(monkeypatch, tmp_
     monkeypatch.setattr("embodied_rl.sim.mujoco.era._in_use", [])
     (row,) = doctor.eras()
     assert row.state == "note"
-    assert "embodied-rl assets install era" in row.found or "--env.era current" in row.found
+    assert "embodied-rl assets install era" in row.found or "--env.physics-version current" in row.found
     if not era_library.missing():
         monkeypatch.undo()
         monkeypatch.setenv("EMBODIED_RL_CACHE", str(era_library.CACHE))

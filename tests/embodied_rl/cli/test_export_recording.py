@@ -176,7 +176,7 @@ def test_a_cut_recording_gives_what_is_whole(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(
-    ("drop", "reason"), [("picture", "pictures that were not recorded"), ("number", "numbers that are not finite")]
+    ("drop", "reason"), [("picture", "images that were not recorded"), ("number", "numbers that are not finite")]
 )
 def test_an_unsound_episode_is_left_out_and_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], drop: str, reason: str

@@ -125,7 +125,7 @@ def test_a_file_changes_only_what_it_names(tmp_path: Path) -> None:
         ({"seed": -1}, "seed must not be negative"),
         ({"env": {"num_envs": 0}}, "env.num_envs must be at least 1"),
         ({"env": {"processes": 0}}, "env.processes must be at least 1"),
-        ({"env": {"num_envs": 4, "processes": 5}}, "--env.processes 5: there are only 4 worlds."),
+        ({"env": {"num_envs": 4, "processes": 5}}, "--env.processes 5: there are only 4 envs."),
         ({"policy": {"temperature": 0.0}}, "policy.temperature must be positive"),
     ],
 )
@@ -179,7 +179,7 @@ OLD = {
         ("tabletop_goal", {"simulator": "warp", "randomize_mass": 0.1}, "warp", {"randomize_mass": 0.1}),
         ("gymnasium", {"processes": 2}, "gymnasium", {"processes": 2}),
         ("fetch", {"reward_gamma": 0.95}, "envpool", {"reward_gamma": 0.95}),
-        ("maniskill", {"control": "libero"}, "maniskill", {"control": "libero"}),
+        ("maniskill", {"control": "libero"}, "maniskill", {"control_mode": "libero"}),
         ("point", {}, "custom", {}),
     ],
 )
@@ -193,14 +193,14 @@ def test_the_env_of_an_earlier_version_is_read(
 
 
 def test_an_option_of_another_simulator_is_refused_in_a_file_of_an_earlier_version() -> None:
-    with pytest.raises(UserError, match=r"'env.control' does not apply to simulator mujoco: remove it"):
+    with pytest.raises(UserError, match=r"'env.control_mode' does not apply to simulator mujoco: remove it"):
         from_dict({"env": OLD | {"control": "libero"}})
 
 
 def test_another_simulator_keeps_what_both_have() -> None:
     base = TrainConfig(env=MujocoConfig(num_envs=3, render_quality="fast", num_threads=2))
     assert from_dict({"env": {"name": "warp"}}, base).env == WarpConfig(num_envs=3, render_quality="fast")
-    with pytest.raises(UserError, match=r"'env.era' does not apply to warp \(it belongs to mujoco\)"):
+    with pytest.raises(UserError, match=r"'env.physics_version' does not apply to warp \(it belongs to mujoco\)"):
         from_dict({"env": {"name": "warp", "era": "current"}}, base)
 
 

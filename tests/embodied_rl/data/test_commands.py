@@ -210,7 +210,10 @@ def test_sft_refuses_datasets_that_do_not_fit(demo: Path, tmp_path: Path) -> Non
         (["tabletop_object", "--protocol", "openvlo"], "Did you mean 'openvla'"),
         (["libero_spatiel"], "Did you mean 'libero_spatial'"),
         (["libero"], "name one: collect libero_spatial, or collect libero --suite spatial"),
-        (["tabletop_object", "--era", "published"], r"^era 'published': only LIBERO's .* so give no era\.$"),
+        (
+            ["tabletop_object", "--physics-version", "published"],
+            r"^era 'published': only LIBERO's .* so give no era\.$",
+        ),
         (["libero_spatial", "--split", "fresh"], "LIBERO has no fresh initial states"),
     ],
 )

@@ -41,8 +41,8 @@ def test_pictures_that_nobody_draws_are_not_randomised(simulator: type[SceneConf
 
 
 def test_the_scenes_of_warp_are_those_of_the_current_era() -> None:
-    assert WarpConfig().scene_era == "current"
-    assert MujocoConfig(renderer="warp").scene_era == "auto"
+    assert WarpConfig().physics_version == "current"
+    assert MujocoConfig(renderer="warp").physics_version == "auto"
 
 
 @needs_warp

@@ -168,7 +168,7 @@ def test_demonstrations_of_its_own_tasks_agree() -> None:
     case = _case()
     found = _states([*check_policy.gripper(case), *check_policy.images(case), *check_policy.statistics(case)])
     assert set(found.values()) == {"ok"}
-    assert {"gripper in demonstrations", "mirrored pictures", "action statistics"} <= found.keys()
+    assert {"gripper in demonstrations", "mirrored images", "action statistics"} <= found.keys()
 
 
 def test_demonstrations_with_an_inverted_gripper() -> None:
@@ -177,7 +177,7 @@ def test_demonstrations_with_an_inverted_gripper() -> None:
 
 def test_demonstrations_with_mirrored_pictures(seen: Observation) -> None:
     mirrored = seen.images.flip(3).numpy()
-    assert _states(check_policy.images(_case(images=mirrored)))["mirrored pictures"] == "problem"
+    assert _states(check_policy.images(_case(images=mirrored)))["mirrored images"] == "problem"
 
 
 def test_demonstrations_in_other_units(copy: Path) -> None:

@@ -57,7 +57,7 @@ def test_maniskill_trains_in_a_watched_process(tmp_path: Path, capsys: pytest.Ca
 @needs("envpool")
 def test_an_evaluation_pays_as_the_training_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = (
-        "train fetch --task FetchReachDense-v4 --env.step-reward native --iterations 1 --env.num-envs 2 "
+        "train fetch --task FetchReachDense-v4 --env.reward-mode native --iterations 1 --env.num-envs 2 "
         "--rollout.episodes-per-iteration 2 --evaluation.states-per-task 1 --evaluation.every 0 --videos 0 "
         f"--num-threads 1 --output {tmp_path / 'run'}"
     )
@@ -66,13 +66,13 @@ def test_an_evaluation_pays_as_the_training_did(tmp_path: Path, capsys: pytest.C
     asked = f"eval fetch --checkpoint {tmp_path / 'run'} --states-per-task 1 --videos 0"
     assert main([*asked.split(), "--output", str(tmp_path / "as-trained")]) == 0
     assert "reward native" in " ".join(capsys.readouterr().out.split())
-    assert main([*asked.split(), "--env.step-reward", "success", "--output", str(tmp_path / "other")]) == 0
+    assert main([*asked.split(), "--env.reward-mode", "success", "--output", str(tmp_path / "other")]) == 0
     assert "reward success" in " ".join(capsys.readouterr().out.split())
 
 
 @needs("mani_skill")
 def test_a_controller_by_name() -> None:
-    config = ManiSkillConfig(num_envs=1, control="pd_ee_delta_pos")
+    config = ManiSkillConfig(num_envs=1, control_mode="pd_ee_delta_pos")
     with closing(open_tasks(load("maniskill", "PushCube-v1", config), config)) as env:
         assert env.info.action_dim == 4
         assert env.info.has_success
@@ -89,12 +89,12 @@ def test_suites_open_with_their_example(suite: str, scored: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("suite", "step_reward", "gamma"),
+    ("suite", "reward_mode", "gamma"),
     [("metaworld", "auto", 0.9), ("fetch", "progress", 0.9), ("fetch", "success", None)],
 )
-def test_progress_is_discounted_as_the_learner_does(suite: str, step_reward: StepReward, gamma: float | None) -> None:
+def test_progress_is_discounted_as_the_learner_does(suite: str, reward_mode: StepReward, gamma: float | None) -> None:
     config = TrainConfig(
-        suite=suite, output="runs/1", env=EnvPoolConfig(step_reward=step_reward), algorithm=PPOConfig(gamma=0.9)
+        suite=suite, output="runs/1", env=EnvPoolConfig(reward_mode=reward_mode), algorithm=PPOConfig(gamma=0.9)
     )
     found = with_step_discount(config, resumed=False)
     assert isinstance(found.env, EnvPoolConfig)
@@ -110,7 +110,7 @@ def test_progress_is_discounted_as_the_learner_does(suite: str, step_reward: Ste
 
 def test_a_discount_without_a_potential_is_refused() -> None:
     with pytest.raises(UserError, match="goes with the reward 'progress'"):
-        EnvPoolConfig(step_reward="native", reward_gamma=0.9)
+        EnvPoolConfig(reward_mode="native", reward_gamma=0.9)
 
 
 def test_a_suite_is_not_opened_in_another_simulator() -> None:
@@ -124,14 +124,14 @@ def test_every_suite_of_states_has_an_example() -> None:
 
 @pytest.mark.parametrize("words", ["train tabletop", "train gymnasium --task Pendulum-v1"])
 def test_a_controller_is_refused_elsewhere(words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*words.split(), "--env.control", "libero", "--output", str(tmp_path / "run")]) == 2
-    assert "--env.control" in capsys.readouterr().err
+    assert main([*words.split(), "--env.control-mode", "libero", "--output", str(tmp_path / "run")]) == 2
+    assert "--env.control-mode" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", ["train tabletop", "train gymnasium --task Pendulum-v1"])
 def test_a_step_reward_is_refused_elsewhere(words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*words.split(), "--env.step-reward", "native", "--output", str(tmp_path / "run")]) == 2
-    assert "--env.step-reward" in capsys.readouterr().err
+    assert main([*words.split(), "--env.reward-mode", "native", "--output", str(tmp_path / "run")]) == 2
+    assert "--env.reward-mode" in capsys.readouterr().err
 
 
 @needs("envpool")

@@ -114,7 +114,7 @@ def test_the_checkpoint_is_evaluated_and_filmed_on_its_task(
     monkeypatch.setattr("embodied_rl.jobs.demo.record_frames", filmed)
     assert main([*demo, "--out", str(tmp_path / "demo.mp4")]) == 0
     shown = capsys.readouterr().out
-    assert "  return -12.5  Pendulum-v1\n1 episode, mean return -12.5; film: " in shown
+    assert "  return -12.5  Pendulum-v1\n1 episode, mean return -12.5; video: " in shown
     assert "fail" not in shown, "a task without a success flag fails no episode"
     monkeypatch.setattr("embodied_rl.jobs.demo.record_frames", undrawn)
     assert main([*demo, "--out", str(tmp_path / "none.mp4")]) == 2

@@ -154,5 +154,5 @@ def test_an_era_that_cannot_run_is_refused_before_anything_is_built(
 ) -> None:
     install_fake(tmp_path / "libero")
     monkeypatch.setenv("EMBODIED_RL_CACHE", str(tmp_path))
-    with pytest.raises(UserError, match=r"--env\.era current"):
+    with pytest.raises(UserError, match=r"--env\.physics-version current"):
         load_task(tmp_path / "libero", NAME, "mujoco-3.3")

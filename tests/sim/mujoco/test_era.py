@@ -185,7 +185,7 @@ assert era._in_use
 def test_a_wrong_offset_is_refused_and_leaves_the_table_alone(unhooked: Path, old: OldLayout, new: NewLayout) -> None:
     table, entry = era._table()
     before = table[entry]
-    with pytest.raises(UserError, match=r"--env\.era current"):
+    with pytest.raises(UserError, match=r"--env\.physics-version current"):
         era._put_in_place(unhooked, old, new)
     assert table[entry] == before
 
@@ -219,7 +219,7 @@ def test_a_missing_or_another_library_is_refused(
 def test_other_platforms_are_refused_in_a_line(monkeypatch: pytest.MonkeyPatch, system: str, machine: str) -> None:
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr("platform.machine", lambda: machine)
-    with pytest.raises(UserError, match=r"use --env\.era current"):
+    with pytest.raises(UserError, match=r"use --env\.physics-version current"):
         era.require()
 
 
@@ -232,4 +232,4 @@ def test_the_names_of_eras() -> None:
             choose_era(wanted, "tabletop_goal", official=False)
     with pytest.raises(UserError, match=r"unknown era 'mujoco-3.2'.*mujoco-3.3"):
         choose_era("mujoco-3.2", "libero_goal", official=True)
-    assert get_type_hints(MujocoConfig)["era"] == EraChoice
+    assert get_type_hints(MujocoConfig)["physics_version"] == EraChoice
