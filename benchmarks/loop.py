@@ -195,7 +195,7 @@ def run(json_path: Path | None, quick: bool = False) -> None:
     machine = describe_machine(("torch", "mujoco", "numpy", "numba"))
     config = bench_config(quick)
     assert isinstance(config.env, MujocoConfig), "as the recipe says"
-    tasks = load_tasks(config.suite, config.tasks, config.env.era)
+    tasks = load_tasks(config.suite, config.tasks, config.env.physics_version)
     policy = open_policy(SHIPPED, pick_device(config.device))
     assert not isinstance(config.policy, OwnPolicyConfig), "the recipe names a family"
     prepare_policy(policy, config.policy, policy_folder(SHIPPED))

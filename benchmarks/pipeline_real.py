@@ -143,7 +143,7 @@ def iterations(way: Way, config: TrainConfig, make_policy: MakePolicy = shipped_
     cores = cpu_count()
     set_torch_threads(cores)
     assert isinstance(config.env, MujocoConfig), "as the recipe says"
-    tasks = load_tasks(config.suite, config.tasks, config.env.era)
+    tasks = load_tasks(config.suite, config.tasks, config.env.physics_version)
     policy = make_policy(config, tasks)
     renderer = pick_renderer(config.env, tasks)
     env_config = replace(config.env, renderer=renderer.name, num_threads=cores)
