@@ -18,7 +18,7 @@ OURS, PLAIN, PUBLISHED, OFFICIAL = "ours", "ours, plain frames", "ours, publishe
 MEANING = {
     OURS: "MujocoVecEnv, controller 'exact'; chunks of 8 steps; two cameras once a chunk, the official pixels",
     PLAIN: "the same, but frames without shadows, antialiasing and reflections (env.render_quality fast)",
-    PUBLISHED: "as the first, with the contacts of MuJoCo 3.1 to 3.3 (env.physics_version published); its states are others",
+    PUBLISHED: "as the first, with the contacts of MuJoCo 3.1 to 3.3 (physics version published); its states differ",
     OFFICIAL: "SubprocVectorEnv, a process an env, step by step; two cameras after every step",
 }
 CAVEATS = (
