@@ -54,7 +54,7 @@ def open_warp(tasks: Sequence[MujocoTask], asked: WarpRequest, *, state: bool) -
     elif config.renderer in ("auto", "warp"):
         renderer = "warp"
     else:
-        renderer = make_renderer(config.renderer, (), pictures=asked.exact)
+        renderer = make_renderer(config.renderer, (), images=asked.exact)
     return WarpVecEnv(
         tasks,
         config.num_envs,

@@ -48,7 +48,7 @@ def simulated_views(suite: str) -> list[Array]:
     """The cameras' pictures of a tabletop suite's first task in its first state, as training draws them."""
     plant = Plant(suite, image_size=SIDE)
     plant.reset(plant.tasks[0], 0, 0)
-    return list(plant.pictures())
+    return list(plant.images())
 
 
 def data_set_views(data_set: Path) -> list[Array]:

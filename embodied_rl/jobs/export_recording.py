@@ -171,7 +171,7 @@ def _choose(recording: RecordingFile, plan: ExportPlan, left_out: Counter[str]) 
         elif parts:
             left_out["not a success" if plan.episodes == "success" else "without a label"] += len(parts)
     for episode in wanted:
-        pictures = episode.pictures(cameras)
+        pictures = episode.images(cameras)
         if not all(pictures) or not stored.issuperset(picture for row in pictures for picture in row):
             left_out["with images that were not recorded"] += 1
         elif not all(np.isfinite(step.action).all() and np.isfinite(step.proprio).all() for step in episode.steps):
@@ -194,7 +194,7 @@ def _store(
     size, cameras = spec.image_size, spec.cameras
     wanted: dict[Image, list[tuple[int, int, int]]] = {}
     for index, episode in enumerate(episodes):
-        for row, pictures in enumerate(episode.pictures(cameras)):
+        for row, pictures in enumerate(episode.images(cameras)):
             for view, picture in enumerate(pictures):
                 wanted.setdefault(picture, []).append((index, row, view))
     images: dict[int, Array] = {}

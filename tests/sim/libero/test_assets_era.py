@@ -136,7 +136,7 @@ for space in spaces:
     model.tex_colorspace[:] = int(space)
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
-    renderer = GlRenderer(backend, pictures=True)
+    renderer = GlRenderer(backend, images=True)
     out = np.zeros((1, 16, 16, 3), np.uint8)
     renderer.render(renderer.add_scene(model), data.xpos, data.xmat, ("c",), out)
     print(out.mean())

@@ -33,7 +33,7 @@ backend, root, name, groups, poses, out = sys.argv[1:]
 where = np.load(poses)
 frames = np.zeros((2, 2, 64, 64, 3), np.uint8)
 for k, pictures in enumerate((True, False)):
-    renderer = GlRenderer(backend, pictures=pictures)
+    renderer = GlRenderer(backend, images=pictures)
     scene = renderer.add_scene(load_task(Path(root), name).build_visual())
     sites = tuple(int(word) for word in groups.split())
     renderer.render(scene, where["xpos"], where["xmat"], CAMERAS, frames[k], sites)

@@ -76,7 +76,7 @@ def drawn(renderer, xml, way):
 
 found = []
 for pictures in (True, False):
-    renderer = GlRenderer(sys.argv[1], pictures=pictures)
+    renderer = GlRenderer(sys.argv[1], images=pictures)
     for mirrors in (False, True):
         for seed in range(6):
             xml = scene(seed, mirrors, False)
@@ -86,7 +86,7 @@ for pictures in (True, False):
             for name, way in (("tight", tight), ("blind", blind)):
                 row[name] = int((drawn(renderer, xml, way)[0] != all_).sum())
             found.append(row)
-renderer = GlRenderer(sys.argv[1], pictures=True)
+renderer = GlRenderer(sys.argv[1], images=True)
 xml = scene(0, False, True)
 (all_, most), (culled, fewer) = (drawn(renderer, xml, way) for way in (none, cull))
 found.append({"shadow": True, "different": int((all_ != culled).sum()), "most": sum(most), "fewer": sum(fewer)})

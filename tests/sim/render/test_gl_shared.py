@@ -77,7 +77,7 @@ try:
 except MemoryError as error:
     told = str(error)
 gl_shared._Painter._scene = painter
-fine = [renderer(backend, pictures=True) for renderer in (SharedGlRenderer, GlRenderer)]
+fine = [renderer(backend, images=True) for renderer in (SharedGlRenderer, GlRenderer)]
 for renderer in fine:
     renderer.add_scene(models[0])
 fine = [draw(renderer, jobs[0]) for renderer in fine]

@@ -95,7 +95,7 @@ backend, model_file, out_file = sys.argv[1:]
 model = mujoco.MjModel.from_binary_path(model_file)
 data = mujoco.MjData(model)
 mujoco.mj_forward(model, data)
-renderer = GlRenderer(backend, pictures=True)
+renderer = GlRenderer(backend, images=True)
 scene = renderer.add_scene(model)
 frames = np.zeros((2, 2, 64, 64, 3), np.uint8)
 renderer.render(scene, data.xpos, data.xmat, ("front", "near"), frames[0])
