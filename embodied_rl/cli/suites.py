@@ -63,8 +63,9 @@ def refuse_moved(words: Sequence[str]) -> None:
     if "--env.simulator" in flag_words(words):
         raise UserError("--env.simulator is --env now: write --env warp (or --env mujoco, which is the usual one).")
     for (part, before), now in RENAMED.items():
-        if f"--{part}.{before}" in flag_words(words):
-            raise UserError(f"--{part}.{before} is --{part}.{now.replace('_', '-')} now.")
+        flag = f"--{part}.{before.replace('_', '-')}"
+        if flag in flag_words(words):
+            raise UserError(f"{flag} is --{part}.{now.replace('_', '-')} now.")
 
 
 def take_simulator(words: Sequence[str]) -> tuple[list[str], str | None]:
