@@ -25,7 +25,7 @@ from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
 from embodied_rl.config.env import MujocoConfig
 from embodied_rl.config.policies import SHIPPED
-from embodied_rl.config.train import OwnPolicyConfig, TrainConfig, kind_of
+from embodied_rl.config.train import TrainConfig, kind_of
 from embodied_rl.factory.envs import open_env, pick_renderer
 from embodied_rl.factory.policies import open_policy, policy_folder, policy_info, prepare_policy
 from embodied_rl.factory.tasks import load_tasks
@@ -197,7 +197,6 @@ def run(json_path: Path | None, quick: bool = False) -> None:
     assert isinstance(config.env, MujocoConfig), "as the recipe says"
     tasks = load_tasks(config.suite, config.tasks, config.env.physics_version)
     policy = open_policy(SHIPPED, pick_device(config.device))
-    assert not isinstance(config.policy, OwnPolicyConfig), "the recipe names a family"
     prepare_policy(policy, config.policy, policy_folder(SHIPPED))
     policy.with_value = isinstance(config.algorithm, PPOConfig)
     renderer = pick_renderer(config.env, tasks)

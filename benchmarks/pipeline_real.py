@@ -34,7 +34,7 @@ from embodied_rl.benchmarks.loop import bench_config
 from embodied_rl.benchmarks.pipeline_peer import PeerLoop, PPOWithMaskedRows
 from embodied_rl.config.env import MujocoConfig
 from embodied_rl.config.policies import SHIPPED
-from embodied_rl.config.train import OwnPolicyConfig, TrainConfig
+from embodied_rl.config.train import TrainConfig
 from embodied_rl.factory.envs import open_env, pick_renderer
 from embodied_rl.factory.policies import open_policy, policy_folder, prepare_policy
 from embodied_rl.factory.tasks import load_tasks
@@ -132,7 +132,6 @@ def real_config(quick: bool = False) -> TrainConfig:
 def shipped_policy(config: TrainConfig, tasks: Sequence[MujocoTask]) -> AnyPolicy:
     """The policy of the package, as the recipe trains it."""
     policy = open_policy(SHIPPED, pick_device(config.device))
-    assert not isinstance(config.policy, OwnPolicyConfig), "the recipe names a family"
     prepare_policy(policy, config.policy, policy_folder(SHIPPED))
     policy.with_value = isinstance(config.algorithm, PPOConfig)
     return policy

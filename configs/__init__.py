@@ -10,7 +10,11 @@ Example:
 
 from __future__ import annotations
 
-from embodied_rl.config.suites import STATE_SUITES
+from dataclasses import replace
+
+from embodied_rl.config.env import ENVS
+from embodied_rl.config.policies import POLICIES
+from embodied_rl.config.suites import STATE_SUITES, Suite
 from embodied_rl.config.train import TrainConfig
 from embodied_rl.configs import libero, state, tabletop, tabletop_chunks
 from embodied_rl.errors import UserError, suggest
@@ -30,3 +34,17 @@ def get(name: str) -> TrainConfig:
     if name not in RECIPES:
         raise UserError(f"unknown recipe '{name}'.{suggest(name, RECIPES)}")
     return RECIPES[name]
+
+
+def for_suite(suite: Suite, policy: str, algorithm: str) -> TrainConfig:
+    """What training begins from in a suite that a user registered: the settings of a recipe with such a policy."""
+    kind = POLICIES[policy]
+    named = f"gymnasium_mlp_{algorithm}" if kind.observes == "state" else f"tabletop_{policy}_{algorithm}"
+    base = RECIPES.get(named) or get(f"tabletop_openvla_{algorithm}")
+    return replace(
+        base,
+        suite=suite.name,
+        tasks=(),
+        env=ENVS[suite.simulators[0]](num_envs=base.env.num_envs),
+        policy=base.policy if type(base.policy) is kind else kind(),
+    )

@@ -19,12 +19,17 @@ from embodied_rl.version import __version__
 if TYPE_CHECKING:
     from embodied_rl import configs as recipes
     from embodied_rl.api import evaluate, load_policy, make_isaacgym_env, make_vec_env, train
+    from embodied_rl.config.env import CustomEnvConfig
+    from embodied_rl.config.policies import CustomPolicyConfig
+    from embodied_rl.config.register import register_env, register_policy
     from embodied_rl.policies.wrapped.heads import ActionTokens, AutoregressiveTokens, GaussianActions, VelocityField
     from embodied_rl.policies.wrapped.policy import wrap_policy
 
 __all__ = [
     "ActionTokens",
     "AutoregressiveTokens",
+    "CustomEnvConfig",
+    "CustomPolicyConfig",
     "GaussianActions",
     "VelocityField",
     "__version__",
@@ -33,14 +38,20 @@ __all__ = [
     "make_isaacgym_env",
     "make_vec_env",
     "recipes",
+    "register_env",
+    "register_policy",
     "train",
     "wrap_policy",
 ]
 _ELSEWHERE = {
     "ActionTokens": "embodied_rl.policies.wrapped.heads",
     "AutoregressiveTokens": "embodied_rl.policies.wrapped.heads",
+    "CustomEnvConfig": "embodied_rl.config.env",
+    "CustomPolicyConfig": "embodied_rl.config.policies",
     "GaussianActions": "embodied_rl.policies.wrapped.heads",
     "VelocityField": "embodied_rl.policies.wrapped.heads",
+    "register_env": "embodied_rl.config.register",
+    "register_policy": "embodied_rl.config.register",
     "wrap_policy": "embodied_rl.policies.wrapped.policy",
 }
 """Where a name is that is not in `embodied_rl.api`."""

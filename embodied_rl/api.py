@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from embodied_rl import configs as recipes
 from embodied_rl.config.env import EnvConfig, SceneConfig, WarpConfig, as_simulator
 from embodied_rl.config.policies import SHIPPED
-from embodied_rl.config.suites import suite_named
+from embodied_rl.config.suites import find_suite, suite_named
 from embodied_rl.config.train import TrainConfig, from_dict, read_env
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.benchmark import interleaved
 from embodied_rl.evaluation.evaluate import EvalReport
 from embodied_rl.evaluation.evaluate import evaluate as run_episodes
 from embodied_rl.factory.backends import check_fits
-from embodied_rl.factory.own import TaskEnv, load_own, refuse_reward
-from embodied_rl.factory.policies import PublishedOptions, open_policy, policy_folder
+from embodied_rl.factory.custom import TaskEnv, load_into, refuse_reward
+from embodied_rl.factory.policies import FAMILIES, PublishedOptions, open_policy, policy_folder
 from embodied_rl.factory.suite_env import SuiteEnv
 from embodied_rl.factory.suites import View, load, open_tasks
 from embodied_rl.factory.views import SampledEpisodes
@@ -60,8 +60,9 @@ def make_vec_env(
     """Open `num_envs` simulators of a suite; each runs any of its tasks.
 
     Args:
-        suite: A built-in suite (tabletop_spatial, tabletop_object, tabletop_goal, tabletop_long), one of LIBERO's, or
-            one whose tasks have a state: gymnasium, metaworld, fetch, playground, dm_control, maniskill.
+        suite: A built-in suite (tabletop_spatial, tabletop_object, tabletop_goal, tabletop_long), one of LIBERO's, one
+            whose tasks have a state (gymnasium, metaworld, fetch, playground, dm_control, maniskill), or a registered
+            one.
         num_envs: Episodes that run at the same time. Results do not depend on it.
         tasks: Short names of the tasks, or one; none given: all of the suite.
         image_size: Height and width in pixels of what the policy sees.
@@ -186,7 +187,7 @@ def load_policy(
             the small OpenVLA in the package.
         device: auto, cpu or cuda; not for `into`, which stays where it is.
         critic: Let the policy also return values, as PPO needs them.
-        into: A policy of your own class: gets the weights that a run with it has saved, and is returned.
+        into: A policy of your own class that is not registered: gets the weights that a run has saved, and is returned.
         options: What the files of a published checkpoint do not say, such as unnorm_key; see `PublishedOptions`.
 
     Raises:
@@ -201,7 +202,7 @@ def load_policy(
     if into is not None:
         if options:
             raise UserError(f"{next(iter(options))} describes a published checkpoint: it does not go with into=.")
-        load_own(into, folder)
+        load_into(into, folder)
         return into
     policy = _load_known(str(checkpoint), device, options)
     policy.with_value = critic
@@ -230,7 +231,7 @@ def evaluate(
         >>> report = erl.evaluate(env, policy, episodes=50)
         >>> print(f"{report.overall.rate:.0%}, {report.overall.low:.0%} to {report.overall.high:.0%}")
     """
-    if hasattr(policy, "architecture"):  # one of ours
+    if hasattr(policy, "made_for") or getattr(policy, "architecture", "") in FAMILIES:  # made by its name
         check_fits(policy, env.info, "the policy")
     specs = interleaved(evaluation_specs(env.heldout_states, seed))
     if not 1 <= episodes <= len(specs):
@@ -285,6 +286,9 @@ def train(
     if isinstance(overrides.get("tasks"), str):
         overrides["tasks"] = as_names(overrides["tasks"])
     named = {"iterations": iterations, "output": None if output is None else str(output)}
+    table = find_suite(str(overrides.get("suite", "")))
+    if table is not None and table.is_custom:  # its simulator is no recipe's
+        overrides["env"] = {"name": table.simulators[0], **overrides.get("env", {})}
     config = from_dict({**overrides, **{k: v for k, v in named.items() if v is not None}}, config, "train()")
     if env is not None:
         refuse_reward(config.env, "the simulator that was passed")

@@ -77,6 +77,9 @@ class GaussianPolicy(nn.Module):
         return torch.distributions.Normal(mean, self.log_std.exp()).log_prob(drawn)
 
 
+erl.register_policy("gaussian", GaussianPolicy)  # --policy gaussian, with --import custom_policy
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--iterations", type=int, default=20)

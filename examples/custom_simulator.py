@@ -99,6 +99,9 @@ class PointEnv:
         """Nothing to free."""
 
 
+erl.register_env("point", PointEnv)  # embodied-rl train point, with --import custom_simulator
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--iterations", type=int, default=20)

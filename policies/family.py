@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from embodied_rl.policies.memory import Footprint
 
 Layout = Literal["openpi", "lerobot", "native"]
+Observes = Literal["images", "state", "any"]
+"""What a policy reads: images with an instruction, a task's state, or what it is made for."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,13 +6,16 @@ import importlib
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from embodied_rl.cli import COMMANDS
+from embodied_rl.cli import COMMANDS, take_imports
 from embodied_rl.errors import UserError
+from embodied_rl.utils.plugins import import_modules
+from tests.registered import modules_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -80,7 +83,10 @@ def test_a_documented_command_is_understood(
         with pytest.raises(UserError, match=r"is not|no evaluation|was not|has no"):
             understood(words, monkeypatch)
         return
-    assert understood(words, monkeypatch)
+    words, modules = take_imports(words)
+    with modules_of(ROOT / "examples") if modules else nullcontext():
+        import_modules(modules)
+        assert understood(words, monkeypatch)
 
 
 @pytest.mark.parametrize("line", ["embodied-rl train tabletop --no-such-option 1", "embodied-rl eval --checkpont x"])

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.utils.kernel_cache import use_writable_cache
+from embodied_rl.utils.plugins import import_modules
 from embodied_rl.utils.signals import whole_imports
 from embodied_rl.version import __version__, newer_mujoco
 
@@ -47,6 +48,8 @@ examples:
       Improve a small OpenVLA with PPO. Works on a laptop: no GPU, no download.
   embodied-rl train tabletop --policy openvla --algorithm grpo --seed 1 --iterations 10
       The same policy with GRPO; any value of the config can be set as --name value.
+  embodied-rl train my_suite --policy mlp --import my_package.my_module
+      In a simulator of your own: the module registers it (with any command).
   embodied-rl train --resume runs/NAME
       Continue a stopped run exactly where its last checkpoint left it.
   source <(embodied-rl --print-completion bash)
@@ -123,7 +126,8 @@ def _dispatch(args: list[str]) -> int:
     if not args:
         print(HELP, end="", file=sys.stderr)
         return EXIT_BAD_INPUT
-    command, rest = args[0], args[1:]
+    args, modules = take_imports(args)
+    command, rest = args[0] if args else "help", args[1:]
     if command in ("-h", "--help", "help"):
         print(HELP, end="")
         return 0
@@ -142,7 +146,22 @@ def _dispatch(args: list[str]) -> int:
         raise UserError(f"MUJOCO_GL={os.environ['MUJOCO_GL']}: MuJoCo knows no such backend; unset it, or use {names}.")
     if moved := use_writable_cache():
         print(f"embodied-rl: {moved}", file=sys.stderr)
+    import_modules(modules)
     return int(importlib.import_module(f"embodied_rl.cli.{command}").main(rest) or 0)
+
+
+def take_imports(args: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words without `--import MODULE`, which any command takes, and the modules."""
+    rest, modules, coming = list[str](), list[str](), iter(args)
+    for word in coming:
+        name, equals, value = word.partition("=")
+        if name != "--import":
+            rest.append(word)
+            continue
+        modules.append(value if equals else next(coming, ""))
+        if not modules[-1] or modules[-1].startswith("-"):
+            raise UserError("--import needs the name of a module, such as my_package.my_module.")
+    return rest, modules
 
 
 def _tolerate_any_character() -> None:

@@ -15,18 +15,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.cli.parse import flag_words, parse, wants_help, with_tasks
+from embodied_rl.cli.parse import flag_words, parse, value_of, wants_help, with_tasks
 from embodied_rl.cli.suites import env_of, refuse_others, take_simulator, with_suite
 from embodied_rl.config.env import AUTO, MujocoConfig
-from embodied_rl.config.suites import STATE_SUITES, check_simulator, suite_named
+from embodied_rl.config.suites import (
+    STATE_SUITES,
+    check_simulator,
+    custom_suites,
+    is_custom,
+    register_hint,
+    suite_named,
+    usual_env,
+)
 from embodied_rl.config.train import KINDS, SUITE, read_env
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.factory.made_for import suite_of
+from embodied_rl.factory.made_for import import_modules_of, suite_of, trained_env
 from embodied_rl.jobs.efficient_inference import EfficientConfig
 from embodied_rl.jobs.eval_request import SUITES, BenchmarkCommand, request_of, resolved, suite_name
 from embodied_rl.policies.checkpoints.hub import is_repository
 from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped
 from embodied_rl.utils.output import try_file, try_folder
+from embodied_rl.utils.plugins import import_modules, import_words, imported
 from embodied_rl.utils.signals import Interrupted
 
 BENCHMARKS = tuple(SUITES)
@@ -59,14 +68,21 @@ def main(argv: list[str]) -> int:
     if any(word.partition("=")[0] == "--resume" for word in argv) and not wants_help(argv):
         folder = _resumed_folder(argv)
         request = _request(folder)
+        import_modules(request["options"].get("imports", ()), str(folder))
         command = _command(request["options"], folder)
         return _run(request["benchmark"], command, shlex.join(["embodied-rl", "eval", "--resume", str(folder)]))
-    words = shlex.join(["embodied-rl", "eval", *argv])
+    words = shlex.join(["embodied-rl", "eval", *argv, *import_words()])
     argv = with_suite(with_tasks(argv))
     argv, simulator = take_simulator(argv)
     named = argv.pop(0) if argv and not argv[0].startswith("-") else ""
+    checkpoint = value_of(argv, "--checkpoint")
+    import_modules_of(checkpoint)
+    suite = named or ("" if checkpoint is None or "--suite" in flag_words(argv) else suite_of(checkpoint) or "")
+    if suite and suite not in BENCHMARKS and is_custom(suite):
+        return _run_custom(suite, argv, words, is_named=bool(named))
     if named and named not in (*BENCHMARKS, *STATE_SUITES):
-        raise UserError(f"unknown benchmark '{named}'.{suggest(named, (*BENCHMARKS, *STATE_SUITES))}")
+        known = (*BENCHMARKS, *STATE_SUITES, *custom_suites())
+        raise UserError(f"unknown benchmark '{named}'.{suggest(named, known)}{register_hint()}")
     env = env_of(named if named in STATE_SUITES else SUITE, simulator, MujocoConfig())
     refuse_others(argv, env)
     if named in STATE_SUITES:
@@ -79,6 +95,21 @@ def main(argv: list[str]) -> int:
         parse(BenchmarkCommand, argv, "eval", dataclasses.replace(QUICK, env=env), USAGE), argv, BENCHMARKS
     )
     benchmark = next((name for name in BENCHMARKS if command.suite.startswith(f"{name}_")), "tabletop")
+    return _look(benchmark, command, words)
+
+
+def _run_custom(suite: str, argv: list[str], words: str, *, is_named: bool) -> int:
+    """In a suite that a user registered, with the options that the checkpoint was trained with."""
+    checkpoint = value_of(argv, "--checkpoint")
+    env = trained_env(checkpoint, suite) or usual_env(suite, MujocoConfig().num_envs)
+    refuse_others(argv, env)
+    usual = BenchmarkCommand(checkpoint="", suite=suite, at_end=False, env=env, videos=5 if is_named else 0)
+    command = parse(BenchmarkCommand, argv, f"eval {suite}", usual, USAGE)
+    return _run(suite, checked(suite, command), words) if is_named else _look(suite, command, words)
+
+
+def _look(benchmark: str, command: BenchmarkCommand, words: str) -> int:
+    """Without a benchmark's name: in a folder that is deleted, unless one is named."""
     if command.output != AUTO:
         return _run(benchmark, checked(benchmark, command), words)
     with tempfile.TemporaryDirectory(prefix="embodied-rl-eval-") as folder:
@@ -113,7 +144,7 @@ def checked(benchmark: str, command: BenchmarkCommand) -> BenchmarkCommand:
     if command.policy is not None and command.policy not in KINDS["policy"]:
         hint = " Name a checkpoint with --checkpoint." if Path(command.policy).exists() else ""
         raise UserError(f"unknown policy '{command.policy}'.{hint or suggest(command.policy, KINDS['policy'])}")
-    if benchmark in STATE_SUITES and command.checkpoint in ("", SHIPPED):
+    if suite_named(suite).observes != "images" and command.checkpoint in ("", SHIPPED):
         raise UserError(f"eval {benchmark} needs a policy: --checkpoint DIR.")
     command = resolved(benchmark, command, suite)
     protocol(command.protocol)
@@ -132,7 +163,7 @@ def checked(benchmark: str, command: BenchmarkCommand) -> BenchmarkCommand:
         command = dataclasses.replace(command, output=str(Path("runs") / name))
     try_folder("--output", Path(command.output))
     whole = {name: _whole_path(name, getattr(command, name)) for name in ("checkpoint", "tokenizer", "statistics")}
-    return dataclasses.replace(command, **whole)
+    return dataclasses.replace(command, **whole, imports=imported())
 
 
 def _whole_path(name: str, value: str | None) -> str | None:
@@ -167,7 +198,7 @@ def _command(options: Mapping[str, Any], folder: Path) -> BenchmarkCommand:
     if "simulator" in values.get("env", {}):  # its options were those of every simulator: it is another request now
         raise UserError(f"{folder} was begun by an earlier version of embodied-rl: start again with another --output.")
     try:
-        values |= {name: tuple(values[name]) for name in ("tasks", "perturb")}
+        values |= {name: tuple(values.get(name, ())) for name in ("tasks", "perturb", "imports")}
         values |= {
             "env": read_env(values["env"], values["suite"], str(folder)),
             "efficient": EfficientConfig(**values["efficient"]),

@@ -134,7 +134,11 @@ def options(source: Any) -> Iterator[tuple[str, str, list[Option]]]:
     owners = {name: base for base in reversed(cls.__mro__) for name in inspect.get_annotations(base)}
     nested = [item for item in dataclasses.fields(cls) if dataclasses.is_dataclass(_value(source, item))]
     for base in cls.__mro__:
-        names = [item for item in dataclasses.fields(cls) if owners[item.name] is base and item not in nested]
+        names = [
+            item
+            for item in dataclasses.fields(cls)
+            if owners[item.name] is base and _is_flag(item) and item not in nested
+        ]
         if names:
             title = "options" if base is cls else _first_line(base)
             yield title, "", [_option(source, cls, item, "") for item in names]
@@ -143,6 +147,11 @@ def options(source: Any) -> Iterator[tuple[str, str, list[Option]]]:
         rows = [_option(part, type(part), inner, f"{item.name}.") for inner in dataclasses.fields(part)]
         if rows:
             yield item.name, _first_line(type(part)), rows
+
+
+def _is_flag(item: dataclasses.Field[Any]) -> bool:
+    """Whether the field is an option of the command; another flag may have read it already."""
+    return "flag" not in item.metadata
 
 
 def help_text(source: Any, command: str, *, usage: str = "", everything: bool = False) -> str:
@@ -173,7 +182,7 @@ def field_texts(cls: type) -> dict[str, str]:
     """The string below each field of a dataclass and of its bases, on one line."""
     texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        if not dataclasses.is_dataclass(base):
+        if not dataclasses.is_dataclass(base) or not inspect.get_annotations(base):
             continue
         body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
         assert isinstance(body, ast.ClassDef)

@@ -90,6 +90,8 @@ def flags(source: Any, prefix: str = "") -> set[str]:
     found: set[str] = set()
     kinds = hints(source if isinstance(source, type) else type(source))
     for field in dataclasses.fields(source):
+        if "flag" in field.metadata:  # read from the command line by that flag, before this one
+            continue
         dotted = prefix + field.name.replace("_", "-")
         value = getattr(source, field.name, None) if not isinstance(source, type) else _default(field)
         if dataclasses.is_dataclass(value):
@@ -129,6 +131,16 @@ def with_tasks(argv: Sequence[str]) -> list[str]:
     if tasks and "--tasks" in flag_words(rest):
         raise UserError("--task and --tasks are the same option: give one of them.")
     return [*rest, "--tasks", *tasks] if tasks else rest
+
+
+def value_of(words: Sequence[str], flag: str) -> str | None:
+    """What `words` gives for `flag`, as `--flag value` or `--flag=value`; the last one counts."""
+    found = None
+    for word, after in zip(words, [*words[1:], ""], strict=False):
+        name, equals, value = word.partition("=")
+        if name.replace("_", "-") == flag:
+            found = value if equals else after
+    return found
 
 
 def suggest_flag(flag: str, known: set[str]) -> str:

@@ -12,7 +12,8 @@ import tyro
 
 from embodied_rl.cli.help import example_lines
 from embodied_rl.cli.parse import parse, wants_help
-from embodied_rl.config.train import AUTO, OwnPolicyConfig
+from embodied_rl.config.policies import PolicyObjectConfig
+from embodied_rl.config.train import AUTO
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.output import try_folder
@@ -172,8 +173,8 @@ def _rerun(command: RerunCommand, words: str) -> int:
     from embodied_rl.studies.compare import pair_lines
 
     record = read_record(command.run)
-    if isinstance(record.config.policy, OwnPolicyConfig):
-        raise UserError(f"{command.run} trains a policy of your own: run your program again.")
+    if isinstance(record.config.policy, PolicyObjectConfig):
+        raise UserError(f"{command.run} trains a policy that was passed as an object: run your program again.")
     with new_run(dataclasses.replace(record.config, output=command.output)) as config:
         from embodied_rl.jobs.train import run  # the simulator, only now
 

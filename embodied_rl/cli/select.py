@@ -10,16 +10,34 @@ from pathlib import Path
 
 from embodied_rl import configs as recipes
 from embodied_rl.algorithms.config import GRPOConfig
-from embodied_rl.cli.parse import flag_words, flags, parse, split_off, wants_help, with_tasks
+from embodied_rl.cli.parse import flag_words, flags, parse, split_off, value_of, wants_help, with_tasks
 from embodied_rl.cli.suites import refuse_moved, with_suite
 from embodied_rl.config.earlier import as_written_today
-from embodied_rl.config.policies import OpenVLAConfig
-from embodied_rl.config.suites import STATE_SUITES, SUITES
-from embodied_rl.config.train import KINDS, SUITE, TrainConfig, belongs_to, from_dict, kind_of, read_yaml, selectable
+from embodied_rl.config.policies import POLICIES, OpenVLAConfig
+from embodied_rl.config.suites import (
+    STATE_SUITES,
+    SUITE,
+    SUITES,
+    custom_suites,
+    is_custom,
+    register_hint,
+    suite_named,
+)
+from embodied_rl.config.train import (
+    KINDS,
+    TrainConfig,
+    belongs_to,
+    from_dict,
+    kind_of,
+    known_kind,
+    read_yaml,
+    selectable,
+)
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.factory.made_for import is_published_format, suite_of
 from embodied_rl.factory.tasks import LIBERO_SUITES, libero_bundles
 from embodied_rl.policies.checkpoints.shipped import SHIPPED, require_shipped_for, shipped_for
+from embodied_rl.utils.plugins import imported
 
 BENCHMARKS = recipes.BENCHMARKS
 _MINIBATCH_EPISODES = 16
@@ -64,6 +82,16 @@ gets checkpoints, metrics, videos and report.html; Ctrl-C saves and stops.
 """
 
 
+def _usage(words: Sequence[str]) -> str:
+    """With what users registered, where help is asked for."""
+    if not wants_help(words):
+        return USAGE
+    suites = custom_suites()  # of installed packages too: these may bring policies
+    policies = [name for name, cls in POLICIES.items() if name in selectable("policy") and cls.observes == "any"]
+    registered = ", ".join([*suites, *(f"--policy {name}" for name in policies)])
+    return USAGE + (f"\nRegistered by modules of your own: {registered}\n" if registered else "")
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """What the command line asks for: a new run of `benchmark` with `config`, or one to `resume`."""
@@ -94,24 +122,29 @@ def select(argv: Sequence[str]) -> Selection:
         benchmark = chosen["--recipe"]
     if benchmark is None and wants_help(words):
         benchmark = BENCHMARKS[0]
+    custom = benchmark is not None and benchmark not in BENCHMARKS and named is None and is_custom(benchmark)
     if benchmark is None:
         raise UserError(f"train needs a benchmark ({', '.join(BENCHMARKS)}): embodied-rl train {BENCHMARKS[0]}")
     refuse_moved(words)
     file = _file(chosen, benchmark)
-    usual = "mlp" if benchmark in STATE_SUITES else "openvla"
+    usual = "mlp" if benchmark in STATE_SUITES or custom else "openvla"
+    if custom and not ("--policy" in chosen or "policy" in file or wants_help(words)):
+        raise UserError(f"train {benchmark} needs a policy for your suite: --policy {', '.join(selectable('policy'))}.")
     policy = _kind("policy", chosen, file, usual if named is None else kind_of("policy", named.policy))
     algorithm = _kind("algorithm", chosen, file, "ppo" if named is None else kind_of("algorithm", named.algorithm))
     scheduler = _kind("scheduler", chosen, file, "serial")
     if named is None:
-        _known("benchmark", benchmark, BENCHMARKS)
-        _suits(benchmark, policy, algorithm, words)
-        named = recipes.get(_recipe_of(_at_hand(benchmark, words), policy, algorithm, words))
+        if not custom:
+            _known("benchmark", benchmark, [*BENCHMARKS, *custom_suites()])
+        _suits(benchmark, policy, algorithm)
+        named = _begun_from(benchmark, policy, algorithm, words)
     simulator = _kind("env", chosen, file, kind_of("env", named.env))
     base = from_dict({"env": {"name": simulator}}, _scheduled(named, scheduler))
     config = from_dict(file, base, chosen.get("--config", "config"))
+    config = replace(config, imports=tuple(dict.fromkeys((*config.imports, *imported()))))
     kinds = {"policy": policy, "algorithm": algorithm, "scheduler": scheduler, "env": simulator}
     _check_applicable(words, kinds, flags(config))
-    config = parse(TrainConfig, words, f"train {benchmark}", _suited(config, named, file, words), USAGE)
+    config = parse(TrainConfig, words, f"train {benchmark}", _suited(config, named, file, words), _usage(words))
     config.check()
     return Selection(benchmark, config)
 
@@ -125,23 +158,35 @@ def _file(chosen: Mapping[str, str], benchmark: str) -> dict[str, object]:
     return as_written_today(read_yaml(path), usual, str(path))
 
 
-def _suits(benchmark: str, policy: str, algorithm: str, words: Sequence[str]) -> None:
+def _suits(benchmark: str, policy: str, algorithm: str) -> None:
     """UserError for a policy or an algorithm that has nothing to do with the benchmark."""
-    if benchmark in STATE_SUITES and policy != "mlp":
+    reads = POLICIES[policy].observes
+    if benchmark in STATE_SUITES and reads == "images":
         raise UserError(f"--policy {policy} sees images, and {benchmark} has a state: leave --policy out (mlp).")
-    if benchmark not in STATE_SUITES and policy == "mlp":
+    if benchmark in BENCHMARKS and benchmark not in STATE_SUITES and reads == "state":
         raise UserError(
-            f"--policy mlp learns in suites of tasks with a state ({', '.join(STATE_SUITES)}). {benchmark} "
+            f"--policy {policy} learns in suites of tasks with a state ({', '.join(STATE_SUITES)}). {benchmark} "
             "has a state for programs only (docs/views.md): choose another --policy."
         )
-    if policy == "mlp" and algorithm != "ppo":
-        raise UserError(f"--algorithm {algorithm} is not offered for mlp: leave --algorithm out (ppo).")
+    if (reads == "state" or benchmark in STATE_SUITES) and algorithm != "ppo":
+        raise UserError(f"--algorithm {algorithm} is not offered for {policy}: leave --algorithm out (ppo).")
+
+
+def _begun_from(benchmark: str, policy: str, algorithm: str, words: Sequence[str]) -> TrainConfig:
+    """The recipe of these three; where one of them is a user's own, that of others like them."""
+    if benchmark not in BENCHMARKS:
+        return recipes.for_suite(suite_named(benchmark), policy, algorithm)
+    kind, there = POLICIES[policy], _at_hand(benchmark, words)
+    if kind.observes != "any":
+        return recipes.get(_recipe_of(there, policy, algorithm, words))
+    like = "mlp" if benchmark in STATE_SUITES else "openvla"
+    return replace(recipes.get(f"{there}_{like}_{algorithm}"), policy=kind())
 
 
 def _recipe_of(benchmark: str, policy: str, algorithm: str, words: Sequence[str]) -> str:
     """The recipe of these three; for published weights, which are large, the one for them where there is one."""
     large = f"{benchmark}_{policy}_7b_{algorithm}"
-    published = is_published_format(_value(words, "--policy.checkpoint") or SHIPPED)
+    published = is_published_format(value_of(words, "--policy.checkpoint") or SHIPPED)
     return large if published and large in recipes.names() else f"{benchmark}_{policy}_{algorithm}"
 
 
@@ -154,15 +199,14 @@ def _suited(config: TrainConfig, recipe: TrainConfig, file: dict[str, object], w
     Raises:
         UserError: None ships for the suite, and none is named.
     """
-    given = _value(words, "--suite")
+    given = value_of(words, "--suite")
     suite = given or config.suite
     if given is None and "suite" not in file:
-        own = getattr(config.policy, "checkpoint", SHIPPED)  # a policy of the user's has none
-        suite = _made_for(_value(words, "--policy.checkpoint") or own, recipe.suite)
+        suite = _made_for(value_of(words, "--policy.checkpoint") or config.policy.checkpoint, recipe.suite)
     keep = suite == config.suite and ("tasks" in file or (given is None and suite == recipe.suite))
     policy = config.policy
     if isinstance(policy, OpenVLAConfig) and policy.checkpoint.partition(":")[0] == SHIPPED:
-        named = _value(words, "--policy.checkpoint") is not None or wants_help(words)
+        named = value_of(words, "--policy.checkpoint") is not None or wants_help(words)
         if suite in LIBERO_SUITES and libero_bundles() is not None and not named:
             require_shipped_for(suite, "--policy.checkpoint")
         policy = replace(policy, checkpoint=shipped_for(suite) or SHIPPED)
@@ -171,18 +215,10 @@ def _suited(config: TrainConfig, recipe: TrainConfig, file: dict[str, object], w
 
 def _made_for(checkpoint: str, suite: str) -> str:
     """The suite that a checkpoint was made for where it is of the same benchmark as `suite`, else `suite`."""
+    if is_custom(suite):
+        return suite
     made_for = suite_of(checkpoint)
     return made_for if made_for is not None and made_for.startswith(suite.partition("_")[0] + "_") else suite
-
-
-def _value(words: Sequence[str], flag: str) -> str | None:
-    """What `words` gives for `flag`, as `--flag value` or `--flag=value`; the last one counts."""
-    found = None
-    for word, after in zip(words, [*words[1:], ""], strict=False):
-        name, equals, value = word.partition("=")
-        if name.replace("_", "-") == flag:
-            found = value if equals else after
-    return found
 
 
 def _take(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -234,6 +270,7 @@ def _kind(part: str, chosen: dict[str, str], file: dict[str, object], default: s
         raise UserError(f"{file_name} is for {part} {in_file}, not {in_words}: drop --{part} or that part of the file.")
     name = str(in_words or in_file or default)
     if name != default:
+        known_kind(part, name)  # looks among installed packages too
         _known(part, name, selectable(part))
     return name
 
@@ -250,14 +287,15 @@ def _scheduled(preset: TrainConfig, scheduler: str) -> TrainConfig:
 
 def _at_hand(benchmark: str, words: Sequence[str]) -> str:
     """The benchmark whose recipe is taken: the tabletop's for its suites, and where LIBERO's are not installed."""
-    tabletop = (_value(words, "--suite") or "").startswith("tabletop") or libero_bundles() is None
+    tabletop = (value_of(words, "--suite") or "").startswith("tabletop") or libero_bundles() is None
     return "tabletop" if benchmark == "libero" and tabletop else benchmark
 
 
 def _known(what: str, name: str, known: Iterable[str]) -> None:
     names = list(known)
     if name not in names:
-        raise UserError(f"unknown {what} '{name}'.{suggest(name, names)}")
+        hint = register_hint() if what in ("benchmark", "policy") else ""
+        raise UserError(f"unknown {what} '{name}'.{suggest(name, names)}{hint}")
 
 
 def _check_applicable(words: Sequence[str], kinds: dict[str, str], known: set[str]) -> None:

@@ -11,15 +11,16 @@ from pathlib import Path
 
 from embodied_rl.cli.launch import LAUNCHED, end_with_launcher, launch
 from embodied_rl.cli.select import Selection, select
-from embodied_rl.config.policies import MLPConfig
+from embodied_rl.config.policies import PolicyObjectConfig
 from embodied_rl.config.suites import suite_named
-from embodied_rl.config.train import AUTO, OwnPolicyConfig, TrainConfig, kind_of, read_yaml
+from embodied_rl.config.train import AUTO, TrainConfig, kind_of, read_yaml
 from embodied_rl.errors import UserError
 from embodied_rl.jobs.run_folder import CONFIG_FILE, existing_run, new_run
 from embodied_rl.policies.checkpoints.hub import is_repository
 from embodied_rl.policies.checkpoints.shipped import is_shipped
 from embodied_rl.telemetry.metrics import need_tracker
 from embodied_rl.utils.output import try_file, try_folder
+from embodied_rl.utils.plugins import import_words
 from embodied_rl.utils.ranks import ProcessRank
 
 EXIT_BAD_INPUT, EXIT_INTERRUPTED = 2, 130
@@ -36,9 +37,9 @@ def main(argv: list[str]) -> int:
         _check(chosen.config, chosen.benchmark)
     processes = num_processes(chosen)
     if processes > 1 and not place.launched:
-        return launch(processes, [sys.executable, "-m", "embodied_rl", "train", *argv])
+        return launch(processes, [sys.executable, "-m", "embodied_rl", "train", *argv, *import_words()])
     end_with_launcher()
-    command = shlex.join(["embodied-rl", "train", *argv])
+    command = shlex.join(["embodied-rl", "train", *argv, *import_words()])
     if chosen.resume:
         claimed = existing_run(chosen.resume, chosen.iterations)
     else:
@@ -103,8 +104,7 @@ def _check(config: TrainConfig, benchmark: str) -> None:
     """Raise UserError for what can be refused without torch."""
     from embodied_rl.sim.libero.protocol import protocol
 
-    if benchmark in ("libero", "tabletop") and not isinstance(config.policy, OwnPolicyConfig):
-        suite_named(config.suite)  # before anything is said about it
+    suite_named(config.suite)  # before anything is said about it
     protocol(config.protocol)  # raises for an unknown one
     if config.trace:
         try_file("--trace", Path(config.trace))
@@ -112,8 +112,12 @@ def _check(config: TrainConfig, benchmark: str) -> None:
         try_folder("--output", Path(config.output))
     if config.track != "none":
         need_tracker(config.track)
-    begins_new = isinstance(config.policy, MLPConfig) and not config.policy.checkpoint
-    if not isinstance(config.policy, OwnPolicyConfig) and not begins_new:
+    if isinstance(config.policy, PolicyObjectConfig):
+        raise UserError(
+            f"policy {config.policy.class_name} was passed to embodied_rl.train as an object: register it "
+            "(embodied_rl.register_policy) and name it with --policy."
+        )
+    if config.policy.checkpoint or config.policy.observes == "images":
         _check_checkpoint(kind_of("policy", config.policy), config.policy.checkpoint)
 
 

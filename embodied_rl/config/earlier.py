@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from embodied_rl.config.env import AUTO, ENVS
-from embodied_rl.config.suites import SUITE, SUITES
+from embodied_rl.config.env import AUTO, ENVS, CustomEnvConfig
+from embodied_rl.config.policies import CUSTOM, CUSTOM_BEFORE, POLICIES, CustomPolicyConfig
+from embodied_rl.config.suites import SUITE, find_suite
 from embodied_rl.errors import UserError
+from embodied_rl.utils.plugins import import_modules
 
 RENAMED = {
     ("reward", "alone"): "replace_env_reward",
@@ -45,12 +47,17 @@ _UNUSED: dict[str, tuple[Any, ...]] = {
 def as_written_today(data: Mapping[str, Any], suite: str = SUITE, source: str = "config") -> dict[str, Any]:
     """A run's config of an earlier version as `config.train.to_dict` writes it; suite: where it names none.
 
+    The modules that it names are imported first: they say which options there are.
+
     Raises:
         UserError: an option that is gone has another value than the one that there is now.
     """
+    imports = data.get("imports", ())
+    if isinstance(imports, list | tuple):  # else the reader says what is wrong with it
+        import_modules([str(name) for name in imports], source)
     found = dict(data)
     for part, values in data.items():
-        if isinstance(values, Mapping):
+        if isinstance(values, Mapping) and not _is_custom(part, values):
             found[part] = {
                 RENAMED.get((part, key), key): value
                 for key, value in values.items()
@@ -58,7 +65,21 @@ def as_written_today(data: Mapping[str, Any], suite: str = SUITE, source: str = 
             }
     if isinstance(found.get("env"), Mapping):
         found["env"] = current_env(found["env"], str(data.get("suite", suite)), source)
+        if found["env"].get("name") == CUSTOM:
+            found["env"] = {"processes": None, **found["env"]}
+    policy = found.get("policy")
+    if isinstance(policy, Mapping) and policy.get("name") == CUSTOM_BEFORE:
+        named = str(policy.get("class_name", ""))  # a name that was registered, or the class of an object
+        passed = {"name": CUSTOM, "checkpoint": "", "class_name": named}
+        found["policy"] = {"name": named, "checkpoint": ""} if named and "." not in named else passed
     return found
+
+
+def _is_custom(part: str, values: Mapping[str, Any]) -> bool:
+    """Whether the options are of an env or a policy that a user registered, who named them."""
+    tables: dict[str, Mapping[str, type]] = {"env": ENVS, "policy": POLICIES}
+    kind = tables.get(part, {}).get(str(values.get("name")))
+    return kind is not None and issubclass(kind, CustomEnvConfig | CustomPolicyConfig)
 
 
 def _is_gone(part: str, key: str, value: Any, source: str) -> bool:
@@ -84,11 +105,13 @@ def current_env(data: Mapping[str, Any], suite: str, source: str) -> dict[str, A
     Raises:
         UserError: an option has a value that its simulator never had a use for.
     """
+    if _is_custom("env", data):
+        return dict(data)
     values = {RENAMED.get(("env", key), key): value for key, value in data.items()}
     if "simulator" not in values:
         return values
-    asked = values.pop("simulator")
-    usual = SUITES[suite].simulators[0] if suite in SUITES else "custom"
+    asked, table = values.pop("simulator"), find_suite(suite)
+    usual = CUSTOM if table is None else table.simulators[0]
     name = "warp" if asked == "warp" else usual
     known = {field.name for field in fields(ENVS[name])}
     for key in [key for key in values if key not in known]:

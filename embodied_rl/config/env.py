@@ -189,8 +189,8 @@ class GymnasiumConfig(_WatchedEnvConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CustomEnvConfig(_AnyEnvConfig):
-    """A simulator of one's own."""
+class CustomEnvConfig(_WatchedEnvConfig):
+    """A simulator of one's own. The options of one that is registered are fields of a subclass."""
 
 
 EnvConfig = MujocoConfig | WarpConfig | EnvPoolConfig | ManiSkillConfig | GymnasiumConfig | CustomEnvConfig
@@ -204,7 +204,7 @@ ENVS: dict[str, type[EnvConfig]] = {
     "gymnasium": GymnasiumConfig,
     "custom": CustomEnvConfig,
 }
-"""By name, as in `env.name`."""
+"""By name, as in `env.name`; `config.register` adds those of users."""
 
 
 def as_simulator(env: EnvConfig, name: str) -> EnvConfig:
@@ -223,6 +223,11 @@ def resized(
     given = {"num_envs": num_envs, "num_threads": threads, "processes": processes}
     known = {field.name for field in dataclasses.fields(env)}
     return dataclasses.replace(env, **{name: n for name, n in given.items() if n is not None and name in known})
+
+
+def one_env(env: EnvConfig) -> EnvConfig:
+    """`env` for a look: a single one, in a watched process where they are in such."""
+    return resized(env, 1, processes=None if env.watched is None else 1)
 
 
 def scenes(env: EnvConfig) -> SceneConfig:

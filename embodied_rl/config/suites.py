@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from embodied_rl.config.env import ENVS, EnvConfig
 from embodied_rl.errors import UserError, suggest
+from embodied_rl.policies.family import Observes
+from embodied_rl.utils.plugins import imported, load_installed
 from embodied_rl.utils.suites import PRO_SUITES, TABLETOP_SUITES
 from embodied_rl.utils.suites import SUITES as LIBERO_SUITES
 
@@ -16,19 +17,20 @@ class Suite:
     """A set of tasks with a name.
 
     simulators: that can run it, as `env.name` names them, the usual one first. observes: what its policies see; a
-    suite of images has a state for programs only. example: one of its tasks where it is too large to be run whole; ''
-    where it can.
+    suite of images has a state for programs only, and of a custom one (any) only its open env says it. example: one of
+    its tasks where it is too large to be run whole; '' where it can. is_custom: registered by a user.
     """
 
     name: str
     simulators: tuple[str, ...]
-    observes: Literal["images", "state"] = "images"
+    observes: Observes = "images"
     example: str = ""
+    is_custom: bool = False
 
     @property
     def benchmark(self) -> str:
         """What commands call the suites that are alike: 'libero' of libero_goal, 'tabletop' of tabletop_goal."""
-        return self.name if self.observes == "state" else self.name.partition("_")[0]
+        return self.name.partition("_")[0] if self.observes == "images" else self.name
 
 
 _SCENES = ("mujoco", "warp")
@@ -44,18 +46,44 @@ SUITES: dict[str, Suite] = {
         Suite("maniskill", ("maniskill",), "state", "PushCube-v1"),
     )
 }
-"""By name."""
+"""By name; `config.register` adds those of users."""
 SUITE = "tabletop_spatial"
 """Where none is named."""
 STATE_SUITES = tuple(name for name, suite in SUITES.items() if suite.observes == "state")
 
 
+def find_suite(name: str) -> Suite | None:
+    """The suite of that name, also one of an installed package that was not asked yet; None where there is none."""
+    if name not in SUITES:
+        load_installed()
+    return SUITES.get(name)
+
+
 def suite_named(name: str) -> Suite:
-    """The suite of that name; UserError, with a suggestion, where there is none."""
-    if name in SUITES:
-        return SUITES[name]
+    """The same; UserError, with a suggestion, where there is none."""
+    found = find_suite(name)
+    if found is not None:
+        return found
     short = " or ".join(f"'{known}'" for known in SUITES if known.endswith(f"_{name}"))
-    raise UserError(f"unknown suite '{name}'.{f' Did you mean {short}?' if short else suggest(name, SUITES)}")
+    near = f" Did you mean {short}?" if short else suggest(name, SUITES)
+    raise UserError(f"unknown suite '{name}'.{near}{register_hint()}")
+
+
+def is_custom(name: str) -> bool:
+    """Whether that is a suite that a user registered."""
+    found = find_suite(name)
+    return found is not None and found.is_custom
+
+
+def register_hint() -> str:
+    """What to do about an unknown name where no module was named that may register it."""
+    return "" if imported() else " One of your own: name the module that registers it with --import."
+
+
+def custom_suites() -> list[str]:
+    """Those that users registered, of installed packages too."""
+    load_installed()
+    return [name for name, suite in SUITES.items() if suite.is_custom]
 
 
 def usual_env(suite: str, num_envs: int) -> EnvConfig:
@@ -65,7 +93,7 @@ def usual_env(suite: str, num_envs: int) -> EnvConfig:
 
 def check_simulator(suite: Suite, env: EnvConfig) -> None:
     """UserError unless the simulator that `env` is for can run `suite`."""
-    name = next(name for name, cls in ENVS.items() if type(env) is cls)
-    if name not in suite.simulators:
+    if not any(type(env) is ENVS[name] for name in suite.simulators):
+        name = next(name for name, cls in ENVS.items() if type(env) is cls)
         known = " or ".join(suite.simulators)
         raise UserError(f"suite '{suite.name}' runs in simulator {known}, not {name}: choose it by --env (env.name).")

@@ -18,17 +18,9 @@ import yaml
 from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
 from embodied_rl.config.earlier import as_written_today, current_env
 from embodied_rl.config.env import AUTO, ENVS, CustomEnvConfig, EnvConfig, MujocoConfig, as_simulator
-from embodied_rl.config.policies import (
-    FlowPolicyConfig,
-    MLPConfig,
-    OpenVLAConfig,
-    OpenVLAOFTConfig,
-    Pi0Config,
-    PolicyConfig,
-    SmolVLAConfig,
-)
+from embodied_rl.config.policies import POLICIES, FlowPolicyConfig, OpenVLAConfig, PolicyConfig, PolicyObjectConfig
 from embodied_rl.config.policy_checks import check_flow_policy
-from embodied_rl.config.suites import SUITE, SUITES, check_simulator
+from embodied_rl.config.suites import SUITE, check_simulator, find_suite, register_hint
 from embodied_rl.config.training_episodes import LEVEL, SHARE, check_changes, check_perturb
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.evaluation.config import EvalConfig
@@ -46,16 +38,9 @@ from embodied_rl.scheduler.config import (
 )
 from embodied_rl.utils.dataclass_io import check_keys, read_dataclass, typed
 from embodied_rl.utils.options import Expert
+from embodied_rl.utils.plugins import load_installed
 
 Perturbation = Literal["camera", "light", "texture", "object", "instruction"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class OwnPolicyConfig:
-    """A policy that is neither loaded nor prepared by the options of a built-in one."""
-
-    class_name: str = ""
-    """Its name in `factory.own.POLICIES`, or the class of the object that was passed to `embodied_rl.train`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +86,10 @@ class TrainConfig:
     pipelined run has a chart of it in any case."""
     videos: int = 3
     """Tasks of which an episode is filmed before and after training; 0 films none."""
+    imports: tuple[str, ...] = field(default=(), metadata={"flag": "--import"})
+    """Modules of one's own that register what the run is made of (--import); whoever goes on with it imports them."""
     env: EnvConfig = field(default_factory=MujocoConfig)
-    policy: PolicyConfig | OwnPolicyConfig = field(default_factory=OpenVLAConfig)
+    policy: PolicyConfig = field(default_factory=OpenVLAConfig)
     algorithm: AlgorithmConfig = field(default_factory=PPOConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
@@ -134,8 +121,9 @@ class TrainConfig:
             for key, value in values.items() if isinstance(values, dict) else [("", values)]:
                 if isinstance(value, float) and not math.isfinite(value):
                     raise UserError(f"{part}{'.' if key else ''}{key} must be a finite number, got {value}.")
-        if self.suite in SUITES and not isinstance(self.env, CustomEnvConfig):  # of which a caller has one that is open
-            check_simulator(SUITES[self.suite], self.env)
+        table = find_suite(self.suite)
+        if table is not None and type(self.env) is not CustomEnvConfig:  # of which a caller has one that is open
+            check_simulator(table, self.env)
         check_changes(self.perturb, self.env)
         if isinstance(self.algorithm, GRPOConfig):
             self.rollout.groups(self.algorithm.group_size)  # raises unless the group size divides the episodes
@@ -148,7 +136,7 @@ class TrainConfig:
         check_reward(
             self.reward, self.algorithm, self.rollout, self.guard, env_reward=env_reward, autotune=self.autotune
         )
-        if self.autotune and not isinstance(self.policy, OwnPolicyConfig | MLPConfig) and self.policy.compile:
+        if self.autotune and getattr(self.policy, "compile", False):
             raise UserError(
                 "--autotune would take the compiler's time for the policy's: run it without "
                 "--policy.compile, and then train with what it chose."
@@ -162,24 +150,28 @@ class TrainConfig:
 
 
 # A part that comes in several kinds is written with its kind as `name`.
-KINDS: dict[str, dict[str, type]] = {
-    "env": {**ENVS},
-    "policy": {
-        "openvla": OpenVLAConfig,
-        "openvla_oft": OpenVLAOFTConfig,
-        "pi0": Pi0Config,
-        "smolvla": SmolVLAConfig,
-        "mlp": MLPConfig,
-        "own": OwnPolicyConfig,
-    },
+KINDS: dict[str, Mapping[str, type]] = {
+    "env": ENVS,
+    "policy": POLICIES,
     "algorithm": {"grpo": GRPOConfig, "ppo": PPOConfig},
     "scheduler": {"serial": SerialConfig, "pipelined": PipelinedConfig, "ray": RayConfig},
 }
 
 
 def selectable(part: str) -> list[str]:
-    """The kinds of `part` that a command line can choose; those of one's own come with a recipe or a suite."""
-    return [name for name, cls in KINDS[part].items() if cls not in (OwnPolicyConfig, CustomEnvConfig)]
+    """The kinds of `part` that a command line can choose; a custom env comes with its suite."""
+    return [
+        name
+        for name, cls in KINDS[part].items()
+        if cls is not PolicyObjectConfig and not issubclass(cls, CustomEnvConfig)
+    ]
+
+
+def known_kind(part: str, name: str) -> bool:
+    """Whether `part` comes in that kind, of installed packages too."""
+    if name not in KINDS[part]:
+        load_installed()
+    return name in KINDS[part]
 
 
 def kind_of(part: str, value: object) -> str:
@@ -218,7 +210,8 @@ def from_dict(data: Mapping[str, Any], base: TrainConfig | None = None, source: 
 
 def read_env(data: Any, suite: str, source: str) -> EnvConfig:
     """The `env` of a file that is for `suite`, today's or of an earlier version."""
-    usual = ENVS[SUITES[suite].simulators[0]]() if suite in SUITES else MujocoConfig()
+    table = find_suite(suite)
+    usual = MujocoConfig() if table is None else ENVS[table.simulators[0]]()
     env = current_env(data, suite, source) if isinstance(data, Mapping) else data
     return read_part("env", env, usual, source)
 
@@ -264,8 +257,8 @@ def read_part(part: str, value: Any, current: Any, source: str) -> Any:
     values = dict(value)
     if part in KINDS:
         kind = values.pop("name", None) or kind_of(part, current)
-        if kind not in KINDS[part]:
-            raise UserError(f"{source}: unknown {part} '{kind}'.{suggest(str(kind), KINDS[part])}")
+        if not known_kind(part, kind):
+            raise UserError(f"{source}: unknown {part} '{kind}'.{suggest(str(kind), KINDS[part])}{register_hint()}")
         for key in values:
             other = belongs_to(part, str(key), kind)
             if other:

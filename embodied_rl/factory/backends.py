@@ -8,6 +8,8 @@ from embodied_rl.config.policies import MLPConfig
 from embodied_rl.config.suites import Suite
 from embodied_rl.config.train import TrainConfig
 from embodied_rl.errors import UserError
+from embodied_rl.factory.policies import FAMILIES
+from embodied_rl.policies.family import Observes
 from embodied_rl.vec_env import EnvInfo
 
 if TYPE_CHECKING:
@@ -25,13 +27,18 @@ def new_state_policy(config: TrainConfig, info: EnvInfo) -> MLPPolicy:
     return policy
 
 
+def observes(policy: Any) -> Observes:
+    """What a loaded policy reads."""
+    return FAMILIES[policy.architecture].config.observes
+
+
 def check_fits(policy: Any, info: EnvInfo, checkpoint: str) -> None:
     """UserError unless `policy` reads what a simulator shows; checkpoint: where it comes from, for the message."""
-    if policy.architecture != "mlp":
-        if not info.cameras:
-            raise UserError(
-                f"{checkpoint} holds a policy for images ({policy.architecture}): suite '{info.suite}' has none."
-            )
+    if observes(policy) == "any":
+        _check_made_for(policy.made_for.info, info, checkpoint)
+        return
+    if observes(policy) == "images":
+        _check_images(policy, info, checkpoint)
         return
     has, needed = (policy.config.observation_dim, policy.config.action_dim), _sizes(info)
     if has != needed:
@@ -43,14 +50,45 @@ def check_fits(policy: Any, info: EnvInfo, checkpoint: str) -> None:
 
 def check_observes(policy: Any, suite: Suite, checkpoint: str) -> None:
     """UserError where `suite` shows images and the policy reads a state, or the other way round."""
-    if policy.architecture != "mlp" and suite.observes == "state":
+    if observes(policy) == "images" and suite.observes == "state":
         raise UserError(
             f"{checkpoint} holds a policy for images ({policy.architecture}): suite '{suite.name}' has none."
         )
-    if policy.architecture == "mlp" and suite.observes == "images":
+    if observes(policy) == "state" and suite.observes == "images":
         raise UserError(
             f"{checkpoint} holds a state policy (mlp), which sees no images: name its suite and task, as in "
             f"embodied-rl eval gymnasium --task ID --checkpoint {checkpoint}."
+        )
+
+
+def _check_images(policy: Any, info: EnvInfo, checkpoint: str) -> None:
+    """UserError unless pictures, proprio and actions are of the policy's shapes."""
+    if not info.cameras:
+        raise UserError(
+            f"{checkpoint} holds a policy for images ({policy.architecture}): suite '{info.suite}' has none."
+        )
+    config = policy.config
+    proprio = (config.proprio_dim, info.proprio_dim) if policy.uses_proprio else (0, 0)
+    for what, has, needed in (
+        ("cameras", config.num_cameras, len(info.cameras)),
+        ("images of", f"{config.image_size}x{config.image_size} pixels", "{}x{} pixels".format(*info.image_shape)),
+        ("numbers of proprio", *proprio),
+        ("numbers in an action", policy.action_dim, info.action_dim),
+    ):
+        if has != needed:
+            raise UserError(f"{checkpoint} is for {what} {has}, and suite '{info.suite}' has {needed}.")
+
+
+def _check_made_for(made_for: EnvInfo, info: EnvInfo, checkpoint: str) -> None:
+    """UserError unless a simulator shows and takes what the one did that a custom policy was made for."""
+    for what in ("image_shape", "proprio_dim", "state_dim", "action_dim"):
+        has, needed = getattr(made_for, what), getattr(info, what)
+        if has != needed:
+            raise UserError(f"{checkpoint} was made for {what} {has}, and suite '{info.suite}' has {needed}.")
+    if len(made_for.cameras) != len(info.cameras):
+        raise UserError(
+            f"{checkpoint} was made for {len(made_for.cameras)} cameras, and suite '{info.suite}' has "
+            f"{len(info.cameras)}."
         )
 
 

@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from embodied_rl.config.env import EnvConfig
+from embodied_rl.config.train import read_env
 from embodied_rl.errors import UserError
 from embodied_rl.policies.checkpoints.hub import is_repository
 from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped
+from embodied_rl.utils.plugins import import_modules
 from embodied_rl.utils.words import same_rate
 
 
@@ -21,13 +24,31 @@ def suite_of(checkpoint: str) -> str | None:
     """
     if is_shipped(checkpoint):
         return checkpoint.removeprefix(SHIPPED).removeprefix(":") or None
-    if is_repository(checkpoint) or not Path(checkpoint).is_dir():
-        return None
+    suite = _provenance(checkpoint).get("suite")
+    return suite if isinstance(suite, str) else None
+
+
+def import_modules_of(checkpoint: str | None) -> None:
+    """Import the modules that a checkpoint on this disk was trained with (--import); UserError where one fails."""
+    imports_of = _provenance(checkpoint).get("config", {}).get("imports", [])
+    import_modules(imports_of, f"{checkpoint} was trained with --import")
+
+
+def trained_env(checkpoint: str | None, suite: str) -> EnvConfig | None:
+    """The options of the envs that a checkpoint was trained in; None where that was another suite, or is not said."""
+    provenance = _provenance(checkpoint)
+    env = provenance.get("config", {}).get("env") if provenance.get("suite") == suite else None
+    return None if env is None else read_env(env, suite, f"{checkpoint}")
+
+
+def _provenance(checkpoint: str | None) -> dict[str, Any]:
+    """What a checkpoint on this disk says of its training; {} of others."""
+    if not checkpoint or is_shipped(checkpoint) or is_repository(checkpoint) or not Path(checkpoint).is_dir():
+        return {}
     from embodied_rl.factory.policies import policy_folder  # imports torch
     from embodied_rl.policies.checkpoints.folder import read_provenance
 
-    suite = read_provenance(policy_folder(checkpoint)).get("suite")
-    return suite if isinstance(suite, str) else None
+    return dict(read_provenance(policy_folder(checkpoint)))
 
 
 def need_control_rate(provenance: Mapping[str, Any], control_hz: float, checkpoint: str) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from embodied_rl.config.policies import SHIPPED, MLPConfig, PolicyConfig
+from embodied_rl.config.policies import CUSTOM, CUSTOM_BEFORE, SHIPPED, CustomPolicyConfig, PolicyConfig
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.policies import mlp, openvla, openvla_oft, pi0, smolvla
 from embodied_rl.policies.checkpoints.hub import is_repository, resolve
@@ -22,8 +23,21 @@ if TYPE_CHECKING:
     AnyPolicy = OpenVLAPolicy | Pi0Policy  # of images
     KnownPolicy = AnyPolicy | MLPPolicy
 
+
+@dataclass(frozen=True, kw_only=True)
+class _CustomFamily(PolicyFamily):
+    """All policies that users registered, as far as commands know them."""
+
+    def _module(self, name: str) -> Any:
+        return import_module("embodied_rl.factory.custom")
+
+
+_CUSTOM = _CustomFamily(
+    name=CUSTOM, config=CustomPolicyConfig, given=(), holds=lambda config: config.get("architecture") == CUSTOM_BEFORE
+)
 FAMILIES: dict[str, PolicyFamily] = {
-    family.name: family for family in (openvla.FAMILY, openvla_oft.FAMILY, pi0.FAMILY, smolvla.FAMILY, mlp.FAMILY)
+    family.name: family
+    for family in (openvla.FAMILY, openvla_oft.FAMILY, pi0.FAMILY, smolvla.FAMILY, mlp.FAMILY, _CUSTOM)
 }
 _OURS = "embodied_rl"  # the section that our exports add to a published config.json
 _OF_CHECKPOINTS = (
@@ -150,6 +164,8 @@ def family_named(policy: KnownPolicy) -> PolicyFamily:
 
 def load_options(config: PolicyConfig) -> LoadRequest:
     """What a run's options say about its checkpoint; UserError where flags are given without a variant."""
+    if isinstance(config, CustomPolicyConfig):
+        return LoadRequest(_CUSTOM, config)
     family = next(family for family in FAMILIES.values() if family.config is type(config))
     family.load_options(config)  # raises before a checkpoint is looked for
     return LoadRequest(family, config)
@@ -185,13 +201,13 @@ def export_policy(policy: AnyPolicy, request: ExportRequest) -> None:
     family_named(policy).export(policy, request)
 
 
-def prepare_policy(policy: AnyPolicy, config: PolicyConfig, folder: Path) -> None:
+def prepare_policy(policy: AnyPolicy, config: Any, folder: Path) -> None:
     """Make `policy`, which was loaded from `folder`, ready to train: what trains, formats, how it explores."""
     from embodied_rl.policies.compile import need_compiler
     from embodied_rl.policies.nn.lora import set_training
 
     family_named(policy).prepare(policy, config, folder)
-    if isinstance(config, MLPConfig):
+    if config.observes != "images":
         return
     set_training(policy, config.dtype, recompute=config.gradient_checkpointing)
     if config.compile:
@@ -237,7 +253,7 @@ def policy_info(policy: Any, checkpoint: str, seed: int = 0) -> PolicyInfo:
 
     numbers = [(parameter.numel(), parameter.requires_grad) for parameter in policy.parameters()]
     common: dict[str, Any] = {
-        "family": policy.architecture,
+        "family": policy.made_for.name if policy.architecture == CUSTOM else policy.architecture,
         "parameters": sum(count for count, _ in numbers),
         "trained_parameters": sum(count for count, trained in numbers if trained),
         "chunk_len": policy.chunk_len,
@@ -245,6 +261,8 @@ def policy_info(policy: Any, checkpoint: str, seed: int = 0) -> PolicyInfo:
         "seed": None if checkpoint else seed,
         "digest": files_digest(policy.source_files, policy_folder(checkpoint))[:_DIGITS] if checkpoint else None,
     }
+    if policy.architecture == CUSTOM:
+        return PolicyInfo(**common)
     if policy.architecture == "mlp":
         return PolicyInfo(**common, hidden=tuple(policy.config.hidden), squashed=policy.config.squash)
     cache = policy.traits.prefix_cache

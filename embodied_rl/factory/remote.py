@@ -10,7 +10,7 @@ from typing import Any
 
 from embodied_rl.config.env import resized
 from embodied_rl.config.train import TrainConfig, from_dict, to_dict
-from embodied_rl.factory.run_config import open_policy_of
+from embodied_rl.factory.run_config import begins_anew, new_policy, open_policy_of
 from embodied_rl.policy import Policy
 from embodied_rl.scheduler.config import RayConfig
 from embodied_rl.vec_env import VecEnv
@@ -30,7 +30,7 @@ class RemoteWorkerFactory:
 
     def __call__(self) -> tuple[VecEnv, Policy]:
         from embodied_rl.factory.protocol_envs import training_episodes
-        from embodied_rl.factory.suites import load, open_tasks, view_of
+        from embodied_rl.factory.suites import View, load, open_tasks, view_of
         from embodied_rl.sim.libero.protocol import protocol
         from embodied_rl.utils.threads import set_torch_threads
 
@@ -41,11 +41,12 @@ class RemoteWorkerFactory:
         env = resized(config.env, threads=cores)
         config = dataclasses.replace(config, device="cuda" if config.scheduler.gpus_per_worker else "cpu", env=env)
         tasks = load(config.suite, config.tasks, env)
-        policy, _ = open_policy_of(config)
+        options: Any = {"protocol": protocol(config.protocol), "training": training_episodes(config)}
+        known = None if begins_anew(config) else open_policy_of(config)[0]
         # Held and never closed: the worker's process ends with it.
-        view = view_of(policy, protocol=protocol(config.protocol), training=training_episodes(config))
-        opened = open_tasks(tasks, env, view)
-        return _OPEN_ENVS.enter_context(opened), policy
+        view = View(**options) if known is None else view_of(known, **options)
+        opened = _OPEN_ENVS.enter_context(open_tasks(tasks, env, view))
+        return opened, known or new_policy(config, opened.info)
 
 
 def remote_worker_factory(config: TrainConfig) -> Callable[[], tuple[VecEnv, Policy]] | None:

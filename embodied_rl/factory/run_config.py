@@ -5,17 +5,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.config.env import POTENTIALS, EnvConfig, EnvPoolConfig, MujocoConfig, SceneConfig, resized
-from embodied_rl.config.train import OwnPolicyConfig, TrainConfig
+from embodied_rl.config.policies import CustomPolicyConfig
+from embodied_rl.config.train import TrainConfig, kind_of
 from embodied_rl.errors import UserError
+from embodied_rl.factory.backends import new_state_policy
 from embodied_rl.factory.critic import fit_critic
+from embodied_rl.factory.custom import load_into, new_custom_policy
 from embodied_rl.factory.envs import pick_render_quality
 from embodied_rl.factory.policies import load_options, open_policy, policy_folder, prepare_policy
 from embodied_rl.learner.checkpoint import POLICY
+from embodied_rl.policies.checkpoints.integrity import recorded_files
 from embodied_rl.policies.checkpoints.shipped import is_shipped
 from embodied_rl.scheduler.config import PipelinedConfig
 from embodied_rl.utils.machine import cpu_count, pick_device
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
     from embodied_rl.sim.mujoco.task import MujocoTask
     from embodied_rl.sim.render import Choice
+    from embodied_rl.vec_env import EnvInfo
 
 
 def resolve(config: TrainConfig, renderer: Choice | None, tasks: Sequence[MujocoTask]) -> TrainConfig:
@@ -81,7 +86,7 @@ def _discount(env: MujocoConfig | EnvPoolConfig, config: TrainConfig) -> float:
 
 def open_policy_of(config: TrainConfig, resume: Path | None = None) -> tuple[AnyPolicy, str]:
     """The policy to begin with, or to go on with from the run's checkpoint `resume`; and the folder it comes from."""
-    assert not isinstance(config.policy, OwnPolicyConfig), "see factory.own"
+    assert not isinstance(config.policy, CustomPolicyConfig), "see factory.custom"
     checkpoint, options = config.policy.checkpoint, load_options(config.policy)
     if resume is not None:
         checkpoint, options = str(resume / POLICY), None  # our own checkpoints say everything themselves
@@ -92,9 +97,27 @@ def open_policy_of(config: TrainConfig, resume: Path | None = None) -> tuple[Any
     return policy, checkpoint
 
 
+def begins_anew(config: TrainConfig) -> bool:
+    """Whether the policy is made for what the simulator shows: a custom one, or one of a state without a checkpoint."""
+    policy = config.policy
+    return isinstance(policy, CustomPolicyConfig) or (policy.observes == "state" and not policy.checkpoint)
+
+
+def new_policy(config: TrainConfig, info: EnvInfo) -> Any:
+    """That policy, with weights that follow from the config's seed; a custom one has those of its checkpoint."""
+    if not isinstance(config.policy, CustomPolicyConfig):
+        return new_state_policy(config, info)
+    policy: Any = new_custom_policy(config, kind_of("policy", config.policy), info)
+    if config.policy.checkpoint:
+        with recorded_files() as files:
+            load_into(policy, policy_folder(config.policy.checkpoint))
+        policy.source_files = tuple(files)
+    return policy
+
+
 def with_absolute_checkpoint(config: TrainConfig) -> TrainConfig:
     """The config with its checkpoint named so that a resume and Ray's workers find it from other working folders."""
-    if isinstance(config.policy, OwnPolicyConfig) or not config.policy.checkpoint:
+    if not config.policy.checkpoint:
         return config
     checkpoint = Path(config.policy.checkpoint)
     if is_shipped(config.policy.checkpoint) or not checkpoint.exists():

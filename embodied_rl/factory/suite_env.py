@@ -19,7 +19,7 @@ from embodied_rl.vec_env import VecEnv
 
 
 class SuiteEnv:
-    """`factory.own.TaskEnv` of a suite by name: the simulator, and which initial states its tasks have.
+    """`factory.custom.TaskEnv` of a suite by name: the simulator, and which initial states its tasks have.
 
     Example:
         >>> with open_tasks(load("tabletop_spatial", (), MujocoConfig()), MujocoConfig(num_envs=4)) as env:

@@ -11,11 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from embodied_rl.config.env import AUTO, EnvConfig, EnvPoolConfig, ManiSkillConfig, SceneConfig, discount, scenes
-from embodied_rl.config.suites import Suite, check_simulator, suite_named
+from embodied_rl.config.env import (
+    AUTO,
+    EnvConfig,
+    EnvPoolConfig,
+    ManiSkillConfig,
+    SceneConfig,
+    discount,
+    one_env,
+    scenes,
+)
+from embodied_rl.config.policies import CUSTOM
+from embodied_rl.config.suites import Suite, check_simulator, find_suite, suite_named
 from embodied_rl.errors import UserError, refuse_twice
+from embodied_rl.factory.custom import TaskEnv, custom_tasks, env_factory
 from embodied_rl.factory.envs import pick_renderer
-from embodied_rl.factory.own import ENVS, TaskEnv
 from embodied_rl.factory.premises import judge
 from embodied_rl.factory.protocol_envs import open_env, open_protocol_env
 from embodied_rl.factory.suite_env import SuiteEnv
@@ -26,7 +36,7 @@ from embodied_rl.sim.mujoco.episodes import TrainingEpisodes
 from embodied_rl.sim.task import SEEDED_HELDOUT, SEEDED_TRAIN
 from embodied_rl.types import EpisodeSpec
 from embodied_rl.utils.suites import as_names
-from embodied_rl.vec_env import VecEnv
+from embodied_rl.vec_env import EnvInfo, VecEnv
 
 if TYPE_CHECKING:
     from embodied_rl.factory.tasks import SuiteTask
@@ -38,8 +48,8 @@ class Tasks:
     """Tasks of a suite, before their envs are open.
 
     scenes: what the built-in suites' and LIBERO's are made of, empty for others. train_states, heldout_states: initial
-    states by whole name; empty where only the simulator knows them, which says them when it is open. make: opens so
-    many envs of a simulator of one's own. is_open: one that its user has opened and will close.
+    states by whole name; empty where only the simulator knows them, which says them when it is open (`asked`). info: of
+    the simulator, where that was asked. given: one that its user has opened and will close.
     """
 
     suite: Suite
@@ -47,8 +57,8 @@ class Tasks:
     scenes: tuple[SuiteTask, ...] = ()
     train_states: TaskStates = field(default_factory=dict)
     heldout_states: TaskStates = field(default_factory=dict)
-    make: Callable[[int], TaskEnv] | None = None
-    is_open: bool = False
+    info: EnvInfo | None = None
+    given: TaskEnv | None = None
 
     @property
     def instructions(self) -> tuple[str, ...]:
@@ -87,6 +97,8 @@ class View:
 
 def view_of(policy: Any, **options: Any) -> View:
     """What `policy` looks at; options: further ones of `View`."""
+    if policy.architecture == CUSTOM:
+        return _made_for(policy.made_for.info, **options)
     if policy.architecture == "mlp":
         return View(device=policy.device.type, **options)
     return View(
@@ -98,6 +110,14 @@ def view_of(policy: Any, **options: Any) -> View:
     )
 
 
+def _made_for(info: EnvInfo, **options: Any) -> View:
+    """What a custom policy looks at; only scenes are drawn as somebody wants them."""
+    table = find_suite(info.suite.partition("+")[0])
+    if table is None or table.observes != "images":
+        return View(**options)
+    return View(image_size=info.image_shape[0], cameras=len(info.cameras), state=info.state_dim > 0, **options)
+
+
 def load(suite: str, names: str | Sequence[str], env: EnvConfig) -> Tasks:
     """The tasks of `suite`, or those with the short `names`.
 
@@ -105,10 +125,10 @@ def load(suite: str, names: str | Sequence[str], env: EnvConfig) -> Tasks:
         UserError: There is no such suite or task, or one is named twice; the simulator that `env` is for can't run the
             suite; or no task is named in one that is too large, and its tasks too different, to be run whole.
     """
-    if suite in ENVS:
-        return Tasks(Suite(suite, ("custom",), "state"), make=ENVS[suite])
     table, names = suite_named(suite), as_names(names)
     check_simulator(table, env)
+    if table.is_custom:
+        return Tasks(table, custom_tasks(suite, names))
     if isinstance(env, SceneConfig):
         return of_scenes(table, load_tasks(suite, names, env.physics_version))
     if not names:
@@ -128,7 +148,22 @@ def of_scenes(suite: Suite, tasks: Sequence[SuiteTask]) -> Tasks:
 
 def opened_by_user(env: TaskEnv) -> Tasks:
     """The tasks of a simulator that is open, and stays so."""
-    return Tasks(Suite(env.info.suite, ("custom",), "state"), make=lambda _: env, is_open=True)
+    table = Suite(env.info.suite, ("custom",), "any", is_custom=True)
+    return Tasks(table, train_states=env.train_states, heldout_states=env.heldout_states, info=env.info, given=env)
+
+
+def asked(tasks: Tasks, env: EnvConfig) -> Tasks:
+    """`tasks` with the initial states, and with what only a simulator knows of itself: one env is opened to ask it."""
+    if not tasks.suite.is_custom or tasks.info is not None:
+        return tasks
+    with open_tasks(tasks, one_env(env)) as opened:
+        return dataclasses.replace(
+            tasks,
+            names=tasks.names or tuple(name.partition("/")[2] or name for name in opened.heldout_states),
+            train_states=opened.train_states,
+            heldout_states=opened.heldout_states,
+            info=opened.info,
+        )
 
 
 def open_tasks(tasks: Tasks, env: EnvConfig, view: View | None = None) -> SuiteEnv:
@@ -142,13 +177,12 @@ def open_tasks(tasks: Tasks, env: EnvConfig, view: View | None = None) -> SuiteE
     with ExitStack() as stack:
         if tasks.scenes:
             opened = stack.enter_context(_open_scenes(tasks.scenes, scenes(env), shown))
-        elif tasks.make is not None:
-            opened = tasks.make(env.num_envs)
-            if not tasks.is_open:
-                stack.callback(opened.close)
-            return SuiteEnv(opened, opened.train_states, opened.heldout_states, stack.pop_all())
+        elif tasks.given is not None:
+            opened = tasks.given
         else:
             opened = stack.enter_context(closing(_open_simulator(tasks, env, shown)))
+            if tasks.suite.is_custom:
+                return SuiteEnv(opened, *_states_of(opened), stack.pop_all())
         return SuiteEnv(opened, tasks.train_states, tasks.heldout_states, stack.pop_all())
 
 
@@ -189,9 +223,10 @@ def _open_simulator(tasks: Tasks, env: EnvConfig, view: View) -> VecEnv:
         raise UserError(f"--protocol {view.protocol.name} is one of LIBERO's: it does not apply to suite '{name}'.")
     if view.run_on or view.translate is not None or view.training is not None:
         raise UserError(f"suite '{name}' runs its tasks as they are: leave --at-end and --perturb out.")
-    if view.image_size != View().image_size or view.cameras not in (0, View().cameras):
+    drawn = view.image_size != View().image_size or view.cameras not in (0, View().cameras)
+    if drawn and tasks.suite.observes == "state":
         raise UserError(f"image_size and cameras do not apply to '{name}': its tasks have a state.")
-    factory = _simulator_factory(name, tasks.names, env)
+    factory = _simulator_factory(tasks.suite, tasks.names, env)
     if env.watched is None:
         return factory(env.num_envs)
     from embodied_rl.sim.wrappers.subprocess_env import ProcessVecEnv
@@ -204,8 +239,16 @@ def _open_simulator(tasks: Tasks, env: EnvConfig, view: View) -> VecEnv:
     )
 
 
-def _simulator_factory(suite: str, names: tuple[str, ...], env: EnvConfig) -> Callable[[int], VecEnv]:
+def _states_of(env: Any) -> tuple[TaskStates, TaskStates]:
+    """Those to train on and those held out, of a custom simulator here or in watched processes."""
+    states = env.task_states() if hasattr(env, "task_states") else (env.train_states, env.heldout_states)
+    return states
+
+
+def _simulator_factory(suite: Suite, names: tuple[str, ...], env: EnvConfig) -> Callable[[int], VecEnv]:
     """What opens so many envs; it can be pickled, so that watched processes may hold them."""
+    if suite.is_custom:
+        return env_factory(suite.name, names, env)
     if isinstance(env, ManiSkillConfig):
         from embodied_rl.sim.maniskill import tasks as maniskill
         from embodied_rl.sim.maniskill.vec_env import ManiSkillFactory
@@ -216,7 +259,8 @@ def _simulator_factory(suite: str, names: tuple[str, ...], env: EnvConfig) -> Ca
         from embodied_rl.sim.envpool import tasks as envpool
         from embodied_rl.sim.envpool.vec_env import EnvPoolFactory
 
-        return EnvPoolFactory(tuple(envpool.load_tasks(suite, names)), reward=env.reward_mode, gamma=discount(env))
+        found = tuple(envpool.load_tasks(suite.name, names))
+        return EnvPoolFactory(found, reward=env.reward_mode, gamma=discount(env))
     from embodied_rl.sim.gymnasium.factory import GymnasiumFactory
 
     for name in names:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from embodied_rl.errors import UserError
-from embodied_rl.factory.own import TaskEnv
+from embodied_rl.factory.custom import TaskEnv
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.types import EpisodeSpec
 

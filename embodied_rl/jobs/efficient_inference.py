@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from embodied_rl.errors import UserError
+from embodied_rl.factory.backends import observes
 from embodied_rl.telemetry.info import EfficientInfo
 from embodied_rl.types import EpisodeSpec, Observation
 from embodied_rl.vec_env import VecEnv
@@ -58,9 +59,9 @@ def make_efficient(
     from embodied_rl.policies.compile import need_compiler
     from embodied_rl.policies.efficient import VisualPruner, drop_layers, layer_importance, least_important
 
-    if policy.architecture == "mlp":
+    if observes(policy) != "images":
         if config != EfficientConfig():
-            raise UserError("--efficient does not apply to a state policy (mlp): leave it out.")
+            raise UserError(f"--efficient does not apply to this policy ({policy.architecture}): leave it out.")
         return None
     parts = policy.efficient_parts
     layers = len(parts.decoders[0].layers)

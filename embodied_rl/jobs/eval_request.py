@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from embodied_rl.config.env import AUTO, EnvConfig, MujocoConfig
-from embodied_rl.config.suites import SUITES as TABLE
+from embodied_rl.config.suites import find_suite
 from embodied_rl.config.train import kind_of
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.factory.policies import CheckpointOptions
@@ -61,6 +61,8 @@ class BenchmarkCommand(CheckpointOptions):
     """Folder of the evaluation; auto makes runs/eval-SUITE-PROTOCOL-TIME-PROCESS."""
     json: Path | None = None
     """Also write the report's figures here."""
+    imports: tuple[str, ...] = field(default=(), metadata={"flag": "--import"})
+    """Modules of one's own that register what is evaluated (--import); a resume imports them again."""
 
 
 def suite_name(benchmark: str, suite: str) -> str:
@@ -68,9 +70,10 @@ def suite_name(benchmark: str, suite: str) -> str:
 
     A benchmark that is a suite itself, such as gymnasium, has no others. UserError for a suite that it lacks.
     """
-    if benchmark in TABLE and suite == benchmark:
+    table = find_suite(benchmark)
+    if table is not None and suite == benchmark:
         return benchmark
-    if benchmark in TABLE:
+    if table is not None:
         raise UserError(f"{benchmark} is a suite already: leave --suite out.")
     short = suite.removeprefix(f"{benchmark}_")
     if short not in SUITES[benchmark]:
@@ -113,4 +116,5 @@ def request_of(benchmark: str, command: BenchmarkCommand) -> dict[str, Any]:
         name: str(value) if isinstance(value, Path) else value for name, value in dataclasses.asdict(command).items()
     }
     options["env"] = {"name": kind_of("env", command.env)} | dataclasses.asdict(command.env)
-    return {"benchmark": benchmark, "options": {k: v for k, v in options.items() if k not in ("output", "json")}}
+    left_out = ("output", "json", *(() if command.imports else ("imports",)))
+    return {"benchmark": benchmark, "options": {k: v for k, v in options.items() if k not in left_out}}

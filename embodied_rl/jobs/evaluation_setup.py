@@ -18,13 +18,13 @@ from embodied_rl.evaluation.actions import ActionRecorder, smoothness
 from embodied_rl.evaluation.benchmark import interleaved, run_missing
 from embodied_rl.evaluation.overlap import Overlap, overlap, trained_states
 from embodied_rl.evaluation.results_log import EpisodeResultsLog, Outcome
-from embodied_rl.factory.backends import check_fits, check_observes
+from embodied_rl.factory.backends import check_fits, check_observes, observes
 from embodied_rl.factory.envs import pick_renderer
 from embodied_rl.factory.made_for import need_control_rate
 from embodied_rl.factory.policies import open_policy, policy_folder, policy_info
 from embodied_rl.factory.premises import failed_premises
 from embodied_rl.factory.suite_env import SuiteEnv
-from embodied_rl.factory.suites import Tasks, load, open_tasks, view_of
+from embodied_rl.factory.suites import Tasks, asked, load, open_tasks, view_of
 from embodied_rl.jobs.efficient_inference import make_efficient
 from embodied_rl.jobs.eval_request import BenchmarkCommand, suite_name
 from embodied_rl.jobs.fingerprint import fingerprint
@@ -38,6 +38,7 @@ from embodied_rl.sim.perturb import Perturber, Variant, variant_spec
 from embodied_rl.telemetry.info import EfficientInfo, PolicyInfo
 from embodied_rl.types import EpisodeResult, EpisodeSpec
 from embodied_rl.utils.machine import pick_device
+from embodied_rl.utils.plugins import import_modules
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
@@ -90,9 +91,10 @@ class Evaluated:
 
 def make_plan(benchmark: str, command: BenchmarkCommand, console: Console) -> EvaluationPlan:
     """The episodes that `command` asks for; UserError for tasks or states that are not there."""
+    import_modules(command.imports)
     suite = suite_name(benchmark, command.suite)
     command = _as_trained(command, suite)
-    tasks, found = load(suite, command.tasks, command.env).judged(console)
+    tasks, found = asked(load(suite, command.tasks, command.env), command.env).judged(console)
     all_states = tasks.heldout_states if command.states == "heldout" else tasks.train_states
     states = {name: _first(name, rows, command) for name, rows in all_states.items()}
     specs = evaluation_specs(states, command.seed)
@@ -143,7 +145,8 @@ def prepare(plan: EvaluationPlan, command: BenchmarkCommand) -> Evaluated:
     marks = fingerprint(plan.tasks, env, name, device, info.digest, efficient)
     notes = list[str]()
     if drawn is not None:
-        notes = policy_deviations(plan.protocol, policy) + scene_deviations(scenes, marks["render_quality"])
+        notes = policy_deviations(plan.protocol, policy) if observes(policy) == "images" else []
+        notes += scene_deviations(scenes, marks["render_quality"])
     seen = overlap(trained_states(provenance), plan.specs)
     return Evaluated(policy, drawn, device, info, efficient, provenance, notes, marks, seen)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from dataclasses import asdict
 from typing import Any
 
 from embodied_rl.config.env import EnvConfig, SceneConfig, WarpConfig
@@ -33,7 +34,7 @@ def fingerprint(
         "efficient": _efficient(efficient),
     }
     if not isinstance(env, SceneConfig):
-        return {"embodied-rl": __version__, "simulator": _simulator(env), **computes}
+        return {"embodied-rl": __version__, "simulator": _simulator(tasks, env), **computes}
     from embodied_rl.sim.warp.install import version as warp_version
 
     stand_ins = stand_in_files(tasks.scenes)
@@ -62,14 +63,16 @@ def _efficient(info: EfficientInfo | None) -> dict[str, Any]:
     }
 
 
-def _simulator(env: EnvConfig) -> str:
+def _simulator(tasks: Tasks, env: EnvConfig) -> str:
     """The package that steps the envs, with its version, and how its steps are paid and commanded."""
+    if tasks.info is not None:
+        options = [f"{key} {value}" for key, value in asdict(env).items() if key not in ("num_envs", "processes")]
+        return ", ".join([tasks.info.simulator, *options])
     name = kind_of("env", env)
     package = {"maniskill": "mani-skill"}.get(name, name)
     marks = {"step_reward": "reward_mode", "control": "control_mode"}  # as in scores of before: they stay comparable
     options = [f"{mark} {getattr(env, option)}" for mark, option in marks.items() if hasattr(env, option)]
-    found = "" if name == "custom" else f" {importlib.metadata.version(package)}"
-    return ", ".join([package + found, *options])
+    return ", ".join([f"{package} {importlib.metadata.version(package)}", *options])
 
 
 def driver(renderer: str) -> str:

@@ -33,6 +33,7 @@ MAY_DIFFER = frozenset(
         "track",
         "trace",
         "videos",
+        "imports",
         "env.num_threads",
         "env.processes",
         "learner.num_processes",
@@ -204,7 +205,7 @@ def _clear(folder: Path) -> None:
 
 def _read_whole(path: Path) -> TrainConfig:
     """The config in a file that must have every key: a default in place of a lost one would be another run."""
-    data = as_written_today(read_yaml(path), source=str(path))
+    data = {"imports": [], **as_written_today(read_yaml(path), source=str(path))}
     config = from_dict(data, None, str(path))
     lost = [key for key in flat(to_dict(config)) if key not in flat(data)]
     if lost:

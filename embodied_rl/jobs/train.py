@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from embodied_rl.algorithms.config import PPOConfig
-from embodied_rl.config.train import OwnPolicyConfig, TrainConfig, to_dict
+from embodied_rl.config.train import TrainConfig, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.factory.remote import remote_worker_factory
 from embodied_rl.factory.tasks import LIBERO_SUITES, libero_notice
@@ -203,7 +203,7 @@ def notices(config: TrainConfig, benchmark: str) -> list[str]:
             f"The policy stays as it is: the critic learns alone for {alone} "
             f"(--algorithm.critic-warmup-iterations), and the run has {config.iterations}."
         )
-    checkpoint = "" if isinstance(config.policy, OwnPolicyConfig) else config.policy.checkpoint
+    checkpoint = config.policy.checkpoint
     if benchmark and checkpoint == SHIPPED and config.suite in LIBERO_SUITES:
         made = f": embodied-rl collect {config.suite} --out demos, then embodied-rl sft demos --out start"
         lines.append(

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.config.env import SceneConfig
-from embodied_rl.config.policies import MLPConfig
-from embodied_rl.config.train import OwnPolicyConfig, TrainConfig, kind_of, to_dict
+from embodied_rl.config.policies import CustomPolicyConfig, PolicyObjectConfig
+from embodied_rl.config.train import TrainConfig, kind_of, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.overlap import TRAINED_STATES, trained_states
-from embodied_rl.factory.backends import check_fits, new_state_policy
-from embodied_rl.factory.own import load_own, open_own_policy, own_class, own_policy_info, save_own
+from embodied_rl.factory.backends import check_fits
+from embodied_rl.factory.custom import class_of, load_into, object_info, save_custom
 from embodied_rl.factory.policies import load_policy, policy_folder, policy_info, save_policy
-from embodied_rl.factory.run_config import open_policy_of
+from embodied_rl.factory.run_config import begins_anew, new_policy, open_policy_of
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.telemetry.info import PolicyInfo
@@ -31,14 +31,15 @@ class RunPolicy:
     """A policy that is ready to learn.
 
     info: what it is. checkpoint: where its weights come from, '' for new ones. provenance: what that says of itself.
-    own: of a class of the user's, whose weights are kept as they are.
+    is_custom: of a class of the user's, whose weights are kept as they are. is_object: that was passed to train.
     """
 
     policy: Any
     info: PolicyInfo
     checkpoint: str = ""
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    own: bool = False
+    is_custom: bool = False
+    is_object: bool = False
 
     @property
     def trained(self) -> dict[str, list[int]] | None:
@@ -53,8 +54,8 @@ class RunPolicy:
     def files(self, config: TrainConfig, known: dict[str, list[int]] | None) -> PolicyFiles:
         """How its checkpoints are written and read. known: states that it will have been trained on, by task."""
         policy, provenance = self.policy, _provenance(config, known)
-        if self.own:
-            return PolicyFiles(partial(save_own, policy, provenance=provenance), partial(load_own, policy))
+        if self.is_custom:
+            return PolicyFiles(partial(save_custom, policy, provenance=provenance), partial(load_into, policy))
 
         def load(folder: Path) -> None:
             policy.model.load_state_dict(load_policy(folder).model.state_dict())
@@ -68,42 +69,37 @@ def passed(config: TrainConfig, policy: TrainablePolicy, *, resumed: bool) -> tu
     Raises:
         UserError: the run that is `resumed` was not begun with a policy of its class.
     """
-    named = OwnPolicyConfig(class_name=own_class(policy))
+    named = PolicyObjectConfig(class_name=class_of(policy))
     if resumed and config.policy != named:
-        raise UserError(f"{config.output} was not begun with a {own_class(policy)}: pass a policy of its class.")
-    made = RunPolicy(policy, own_policy_info(policy), own=True)
+        raise UserError(f"{config.output} was not begun with a {class_of(policy)}: pass a policy of its class.")
+    made = RunPolicy(policy, object_info(policy), is_custom=True, is_object=True)
     return dataclasses.replace(config, policy=named, device=made.device), made
 
 
 def loaded(config: TrainConfig, resume: Path | None) -> RunPolicy | None:
     """The policy of the config's checkpoint, or of the run's own in `resume`; None where it begins anew.
 
-    A policy of one's own begins anew in any case: the run loads its weights.
+    A custom policy is made anew in any case: the run loads its weights.
     """
-    if isinstance(config.policy, OwnPolicyConfig) or (resume is None and begins_anew(config)):
+    if isinstance(config.policy, CustomPolicyConfig) or (resume is None and begins_anew(config)):
         return None
     policy, checkpoint = open_policy_of(config, resume)
     return RunPolicy(policy, policy_info(policy, checkpoint), checkpoint, read_provenance(policy_folder(checkpoint)))
 
 
-def begins_anew(config: TrainConfig) -> bool:
-    """Whether the policy has random weights, made for what the simulator shows."""
-    return isinstance(config.policy, MLPConfig) and not config.policy.checkpoint
-
-
 def new(config: TrainConfig, info: EnvInfo) -> RunPolicy:
-    """A policy with random weights, for what a simulator says of itself."""
-    if isinstance(config.policy, OwnPolicyConfig):
-        policy = open_own_policy(config, info)
-        return RunPolicy(policy, own_policy_info(policy), own=True)
-    known = new_state_policy(config, info)
-    return RunPolicy(known, policy_info(known, "", config.seed))
+    """A policy for what a simulator says of itself: with random weights, or a custom one of a checkpoint."""
+    policy, begun = new_policy(config, info), config.policy.checkpoint
+    about = policy_info(policy, begun, config.seed)
+    if not isinstance(config.policy, CustomPolicyConfig):
+        return RunPolicy(policy, about)
+    return RunPolicy(policy, about, begun, read_provenance(policy_folder(begun)) if begun else {}, is_custom=True)
 
 
 def check_policy(found: RunPolicy, info: EnvInfo) -> None:
     """UserError unless the policy reads what the simulator shows."""
-    if not found.own:
-        check_fits(found.policy, info, found.checkpoint)
+    if not found.is_object:
+        check_fits(found.policy, info, found.checkpoint or "the policy")
 
 
 def _provenance(config: TrainConfig, known: dict[str, list[int]] | None) -> dict[str, Any]:

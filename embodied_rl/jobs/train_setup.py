@@ -15,17 +15,17 @@ from rich.console import Console
 
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.autotune.tune import Tuning, further_devices, tune
-from embodied_rl.config.env import CustomEnvConfig, EnvConfig, as_simulator, scenes
-from embodied_rl.config.policies import MLPConfig
-from embodied_rl.config.suites import SUITES
-from embodied_rl.config.train import OwnPolicyConfig, TrainConfig, kind_of
+from embodied_rl.config.env import CustomEnvConfig, EnvConfig, scenes
+from embodied_rl.config.policies import PolicyObjectConfig
+from embodied_rl.config.suites import find_suite
+from embodied_rl.config.train import TrainConfig, kind_of
 from embodied_rl.config.training_episodes import check_changes
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.overlap import Overlap, join_states, overlap
+from embodied_rl.factory.custom import TaskEnv, refuse_reward
 from embodied_rl.factory.envs import pick_renderer
 from embodied_rl.factory.info import machine_info, simulator_info, versions
 from embodied_rl.factory.made_for import need_control_rate
-from embodied_rl.factory.own import ENVS, TaskEnv, refuse_reward
 from embodied_rl.factory.premises import left_out_states, require_train_states
 from embodied_rl.factory.protocol_envs import training_episodes
 from embodied_rl.factory.run_config import envs_of_rank, resolve, with_step_discount
@@ -47,7 +47,6 @@ from embodied_rl.utils.threads import set_torch_threads
 from embodied_rl.vec_env import VecEnv
 
 if TYPE_CHECKING:
-    from embodied_rl.factory.policies import AnyPolicy
     from embodied_rl.sim.render import Choice
 
 
@@ -132,10 +131,11 @@ def with_reward(setup: RunSetup) -> RunSetup:
 
 def load_command(config: TrainConfig) -> str:
     """How a run's policy is used afterwards."""
-    if isinstance(config.policy, OwnPolicyConfig):
+    suite = find_suite(config.suite)
+    if isinstance(config.policy, PolicyObjectConfig) or suite is None:
         return f"embodied_rl.load_policy({config.output!r}, into=...)"
-    suite = SUITES.get(config.suite)
-    named = [config.suite, "--tasks", *config.tasks] if suite is not None and suite.example else []
+    tasks = ["--tasks", *config.tasks] if config.tasks else []
+    named = [config.suite, *tasks] if suite.example or suite.is_custom else []
     fast = config.suite in LIBERO_SUITES and getattr(config.env, "render_quality", "") == "fast"
     quality = ["--env.render-quality", "fast"] if fast else []
     return shlex.join(["embodied-rl", "eval", *named, "--checkpoint", config.output, *quality])
@@ -154,7 +154,7 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
         made = None
     else:
         config, made = passed(config, given.policy, resumed=resume is not None)
-    if not tasks.scenes or isinstance(config.policy, OwnPolicyConfig):
+    if given != Given():
         _refuse_copies(config)
     check_changes(config.perturb, config.env)
     if resume is not None:
@@ -168,8 +168,8 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
         require_train_states(tasks.scenes)
     if made is not None and isinstance(config.scheduler, PipelinedConfig):
         acting_device(config.scheduler.act_device, made.policy)  # refused before anything is written
-    if config.autotune and made is not None:
-        config = find_schedule(config, tasks, made.policy, console).config
+    if config.autotune:
+        config = find_schedule(config, tasks, None if made is None else made.policy, console).config
     with open_tasks(tasks, envs_of_rank(config.env), _view(config, made)) as env:
         if made is None:
             made = new(config, env.info)
@@ -196,10 +196,8 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
 
 def _tasks(config: TrainConfig, given: Given, *, resumed: bool) -> tuple[TrainConfig, Tasks]:
     """The tasks that the config names or that are given, and the config with the options of their simulator."""
-    if given.env is not None or config.suite in ENVS:
-        refuse_reward(config.env, f"suite '{config.suite}'" if given.env is None else "the simulator that was passed")
-        config = dataclasses.replace(config, env=as_simulator(config.env, "custom"))
     if given.env is not None:
+        refuse_reward(config.env, "the simulator that was passed")
         config = dataclasses.replace(
             config, suite=given.env.info.suite, tasks=(), env=CustomEnvConfig(num_envs=given.env.num_envs)
         )
@@ -219,7 +217,7 @@ def _renderer(env: EnvConfig, tasks: Tasks, *, resumed: bool) -> Choice | None:
 
 def _view(config: TrainConfig, made: RunPolicy | None) -> View:
     options: Any = {"protocol": protocol(config.protocol), "training": training_episodes(config)}
-    return View(**options) if made is None or made.own else view_of(made.policy, **options)
+    return View(**options) if made is None or made.is_object else view_of(made.policy, **options)
 
 
 def run_info(setup: RunSetup, command: str) -> RunInfo:
@@ -245,26 +243,25 @@ def run_info(setup: RunSetup, command: str) -> RunInfo:
         left_out_states=lost,
         train_states=total,
         trained_physics_version=setup.trained_physics_version,
+        imports=config.imports,
     )
 
 
 def _check_reads(config: TrainConfig, tasks: Tasks) -> None:
     """UserError where the config's policy reads a state and the suite shows images, or the other way round."""
-    if isinstance(config.policy, OwnPolicyConfig) or tasks.make is not None:
-        return
-    kind, suite, reads_state = kind_of("policy", config.policy), tasks.suite, isinstance(config.policy, MLPConfig)
-    if reads_state and suite.observes == "images":
+    kind, suite, reads = kind_of("policy", config.policy), tasks.suite, config.policy.observes
+    if reads == "state" and suite.observes == "images":
         raise UserError(f"policy {kind} reads a state, and suite '{suite.name}' shows images: name another policy.")
-    if not reads_state and suite.observes == "state":
+    if reads == "images" and suite.observes == "state":
         raise UserError(f"policy {kind} reads images, and suite '{suite.name}' has a state: train it with mlp.")
 
 
 def _refuse_copies(config: TrainConfig) -> None:
-    for asked, what in ((isinstance(config.scheduler, RayConfig), "scheduler ray"), (config.autotune, "autotune")):
-        if asked:
+    for wanted, what in ((isinstance(config.scheduler, RayConfig), "scheduler ray"), (config.autotune, "autotune")):
+        if wanted:
             raise UserError(
-                f"{what} opens simulator and policy more than once: it does not go with suite '{config.suite}' and "
-                f"policy {kind_of('policy', config.policy)}."
+                f"{what} opens simulator and policy more than once: register those that you passed as objects "
+                "(embodied_rl.register_env, register_policy)."
             )
 
 
@@ -273,8 +270,8 @@ def _use_threads(config: TrainConfig) -> None:
     set_torch_threads(ProcessRank.from_env().local_share(config.num_threads))
 
 
-def find_schedule(config: TrainConfig, tasks: Tasks, policy: AnyPolicy, console: Console) -> Tuning:
-    """Try schedules for `config`, which is resolved, and print what came out."""
+def find_schedule(config: TrainConfig, tasks: Tasks, policy: Any, console: Console) -> Tuning:
+    """Try schedules for `config`, which is resolved, and print what came out. policy: None where it begins anew."""
     view = view_of(policy, protocol=protocol(config.protocol))
 
     def open_env(env: EnvConfig) -> AbstractContextManager[VecEnv]:

@@ -19,7 +19,7 @@ from embodied_rl.utils.suites import base_suite
 
 _NO_FACTORS = (
     *("checkpoint", "suite", "tasks", "states", "states_per_task", "output", "json", "videos", "at_end"),
-    *("protocol", "perturb", "perturb_level"),
+    *("protocol", "perturb", "perturb_level", "imports"),
 )
 _NO_ENV_FACTORS = ("num_envs", "num_threads", "processes")
 """Options that decide no outcome, or that both sides must share."""

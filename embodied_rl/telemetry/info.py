@@ -147,6 +147,7 @@ class RunInfo:
         train_states: all training states, left out or not; None of other tasks.
         trained_physics_version: under which the checkpoint was trained; None where it does not say.
         num_processes: ranks of the learner.
+        imports: modules of users that register what the run is made of.
         end: None while the session goes on, or where it was killed.
         version: of this entry.
     """
@@ -169,6 +170,7 @@ class RunInfo:
     left_out_states: int | None = None
     train_states: int | None = None
     trained_physics_version: str | None = None
+    imports: tuple[str, ...] = ()
     end: SessionEnd | None = None
     version: int = VERSION
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from embodied_rl.errors import UserError
-from embodied_rl.policies.family import PolicyFamily
+from embodied_rl.policies.family import Observes, PolicyFamily
 from embodied_rl.policies.mlp.config import LOG_STD
 from embodied_rl.utils.options import Expert
 
@@ -15,6 +16,7 @@ from embodied_rl.utils.options import Expert
 class MLPConfig:
     """The state policy. It begins with random weights; a checkpoint is not needed."""
 
+    observes: ClassVar[Observes] = "state"
     checkpoint: str = ""
     """Folder of a run or checkpoint to go on from (none given: random weights, which follow from --seed)."""
     hidden: tuple[int, ...] | None = None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from embodied_rl.errors import UserError
 from embodied_rl.policies.checkpoints.shipped import SHIPPED
-from embodied_rl.policies.family import PolicyFamily
+from embodied_rl.policies.family import Observes, PolicyFamily
 from embodied_rl.utils.options import Expert
 
 
@@ -15,6 +15,7 @@ from embodied_rl.utils.options import Expert
 class OpenVLAConfig:
     """The OpenVLA policy."""
 
+    observes: ClassVar[Observes] = "images"
     checkpoint: str = SHIPPED
     """Folder of a run or checkpoint, or OWNER/NAME[@REVISION] of a published one on the Hugging Face hub; 'shipped' is
     the small one in the package."""

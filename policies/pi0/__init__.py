@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from embodied_rl.errors import UserError
-from embodied_rl.policies.family import PolicyFamily
+from embodied_rl.policies.family import Observes, PolicyFamily
 from embodied_rl.utils.options import Expert
 
 CriticInput = Literal["action_tokens", "prefix"]
@@ -16,6 +16,7 @@ CriticInput = Literal["action_tokens", "prefix"]
 class FlowPolicyConfig:
     """What the policies have in common that denoise chunks of continuous actions."""
 
+    observes: ClassVar[Observes] = "images"
     checkpoint: str = ""
     """Folder of a run or checkpoint, or OWNER/NAME[@REVISION] on the Hugging Face hub."""
     tokenizer: Expert[str | None] = None

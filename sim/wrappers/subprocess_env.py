@@ -309,6 +309,18 @@ class ProcessVecEnv:
                 return image
         raise SimulatorFailed("the simulator broke while it rendered a frame")
 
+    def task_states(self) -> Any:
+        """Initial states by task, those to train on and those held out, of a simulator that says them."""
+        child = self._children[0]
+        with child.lock:
+            child.send("task_states")
+            try:
+                return child.receive(time.monotonic() + self._deadline)
+            except _Lost as lost:
+                raise UserError(f"the simulator did not say its initial states: it {lost}") from None
+            finally:
+                child.base_rss = 0  # of after the first reset
+
     def new_observation(self, rows: int) -> Observation:
         """Allocate an Observation of `rows` rows."""
         return self.info.new_observation(rows)

@@ -92,6 +92,8 @@ def _carry_out(env: VecEnv, name: str, arguments: tuple[Any, ...], shared: Obser
     if name == "state":
         read = getattr(env, "state", None)  # not every backend has it
         return "this simulator has no state()" if read is None else read(*arguments).numpy()
+    if name == "task_states":
+        return tuple(dict(getattr(env, which)) for which in ("train_states", "heldout_states"))
     if name == "frame":
         try:
             return env.frame(*arguments)

@@ -36,6 +36,8 @@ def test_the_names_are_these() -> None:
     assert sorted(erl.__all__) == [
         "ActionTokens",
         "AutoregressiveTokens",
+        "CustomEnvConfig",
+        "CustomPolicyConfig",
         "GaussianActions",
         "VelocityField",
         "__version__",
@@ -44,6 +46,8 @@ def test_the_names_are_these() -> None:
         "make_isaacgym_env",
         "make_vec_env",
         "recipes",
+        "register_env",
+        "register_policy",
         "train",
         "wrap_policy",
     ]

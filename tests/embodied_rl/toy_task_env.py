@@ -1,4 +1,4 @@
-"""The toy world as `factory.own.TaskEnv`."""
+"""The toy world as `factory.custom.TaskEnv`."""
 
 from __future__ import annotations
 

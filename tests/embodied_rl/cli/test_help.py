@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 from collections.abc import Iterable, Iterator
@@ -128,7 +129,7 @@ def test_help_fits_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: p
 
 def test_every_option_says_what_it_does() -> None:
     for source in [TrainConfig, *(cls for kinds in KINDS.values() for cls in kinds.values())]:
-        missing = set(source.__dataclass_fields__) - set(field_texts(source))
+        missing = {item.name for item in dataclasses.fields(source)} - set(field_texts(source))
         assert missing <= {
             "env",
             "reward",
