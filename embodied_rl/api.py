@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -245,8 +245,8 @@ def train(
     iterations: int | None = None,
     output: str | Path | None = None,
     resume: str | Path | None = None,
-    env: TaskEnv | None = None,
-    policy: TrainablePolicy | None = None,
+    env: TaskEnv | Mapping[str, Any] | None = None,
+    policy: TrainablePolicy | Mapping[str, Any] | None = None,
     **overrides: Any,
 ) -> TrainOutcome:
     """Train a policy with reinforcement learning; everything lands in one folder, with a report.
@@ -256,8 +256,10 @@ def train(
         iterations: Policy updates; None: as many as the recipe says.
         output: The run's folder; None: runs/SUITE-ALGORITHM-seedN-TIME.
         resume: Folder of a stopped run: goes on exactly where it stopped, in place of `recipe`.
-        env: Your own simulator, or one of `make_vec_env`; None: the one that the config names. Stays open.
-        policy: Your own `torch.nn.Module`, trained in place. None: the policy that the config names.
+        env: Your own simulator, or one of `make_vec_env`, which stays open; or options as in the config's YAML. None:
+            what the config names.
+        policy: Your own `torch.nn.Module`, trained in place; or options as in the config's YAML, such as
+            {"name": "gaussian"} of a registered one. None: what the config names.
         overrides: Further values of the config, as in its YAML: seed=1, learner={"lr": 1e-4}.
 
     Returns:
@@ -272,6 +274,10 @@ def train(
         >>> erl.train(resume="runs/mine", iterations=60)
         >>> erl.train("tabletop_openvla_ppo", env=MyEnv(), policy=MyPolicy(), videos=0)
     """
+    if isinstance(env, Mapping):
+        overrides["env"], env = env, None
+    if isinstance(policy, Mapping):
+        overrides["policy"], policy = policy, None
     given = Given(env, policy)
     if not ProcessRank.from_env().is_main:
         return train_as_worker_rank(given)
