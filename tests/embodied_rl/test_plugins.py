@@ -137,8 +137,8 @@ def test_the_state_policy_trains_on_one_task_of_several() -> None:
         ("train point --policy mlp --algorithm grpo --import point_robot.register", "--algorithm grpo is not offered"),
         ("train point --policy linear --protocol libero --import point_robot.register", "--protocol libero is one of"),
         (
-            "train point --policy linear --env.control x --import point_robot.register",
-            "--env.control does not apply to point (it belongs to maniskill).",
+            "train point --policy linear --env.control-mode x --import point_robot.register",
+            "--env.control-mode does not apply to point (it belongs to maniskill).",
         ),
     ],
 )
