@@ -37,14 +37,18 @@ def get(name: str) -> TrainConfig:
 
 
 def for_suite(suite: Suite, policy: str, algorithm: str) -> TrainConfig:
-    """What training begins from in a suite that a user registered: the settings of a recipe with such a policy."""
+    """What training begins from in a suite without recipes of its own: the settings of a recipe with such a policy.
+
+    A policy of images has random weights then, as no other fits.
+    """
     kind = POLICIES[policy]
     named = f"gymnasium_mlp_{algorithm}" if kind.observes == "state" else f"tabletop_{policy}_{algorithm}"
     base = RECIPES.get(named) or get(f"tabletop_openvla_{algorithm}")
+    settings = base.policy if type(base.policy) is kind else kind()
     return replace(
         base,
         suite=suite.name,
         tasks=(),
         env=ENVS[suite.simulators[0]](num_envs=base.env.num_envs),
-        policy=base.policy if type(base.policy) is kind else kind(),
+        policy=replace(settings, checkpoint=""),
     )

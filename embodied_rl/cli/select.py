@@ -153,20 +153,20 @@ def _file(chosen: Mapping[str, str], benchmark: str) -> dict[str, object]:
 def _suits(benchmark: str, policy: str, algorithm: str) -> None:
     """UserError for a policy or an algorithm that has nothing to do with the benchmark."""
     reads = POLICIES[policy].observes
-    if benchmark in STATE_SUITES and reads == "images":
+    if benchmark in SUITES and SUITES[benchmark].observes == "state" and reads == "images":
         raise UserError(f"--policy {policy} sees images, and {benchmark} has a state: leave --policy out (mlp).")
     if benchmark in BENCHMARKS and benchmark not in STATE_SUITES and reads == "state":
         raise UserError(
             f"--policy {policy} learns in suites of tasks with a state ({', '.join(STATE_SUITES)}). {benchmark} "
             "has a state for programs only (docs/views.md): choose another --policy."
         )
-    if (reads == "state" or benchmark in STATE_SUITES) and algorithm != "ppo":
+    if reads == "state" and algorithm != "ppo":
         raise UserError(f"--algorithm {algorithm} is not offered for {policy}: leave --algorithm out (ppo).")
 
 
 def _begun_from(benchmark: str, policy: str, algorithm: str, words: Sequence[str]) -> TrainConfig:
     """The recipe of these three; where one of them is a user's own, that of others like them."""
-    if benchmark not in BENCHMARKS:
+    if benchmark not in BENCHMARKS or (benchmark in STATE_SUITES and POLICIES[policy].observes == "images"):
         return recipes.for_suite(suite_named(benchmark), policy, algorithm)
     kind, there = POLICIES[policy], _at_hand(benchmark, words)
     if kind.observes != "any":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -186,6 +187,22 @@ class ManiSkillConfig(EnvPoolConfig):
 @dataclass(frozen=True, kw_only=True)
 class GymnasiumConfig(_WatchedEnvConfig):
     """gymnasium's envs."""
+
+    cameras: tuple[str, ...] = ()
+    """Images of the observation that the policy sees, in this order, by name (none given: all)."""
+    proprio: tuple[str, ...] = ()
+    """Parts of the observation that say what the robot feels, joined (none given: agent_pos, state or
+    observation.state, beside images)."""
+    instruction: str | None = None
+    """What is to be done, in place of what the env says (info task or instruction, attribute task_description or
+    task)."""
+    control_hz: float | None = None
+    """Control steps a second, in place of what the env says (metadata render_fps, else 30)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.control_hz is not None and not 0 < self.control_hz < math.inf:
+            raise UserError(f"--env.control-hz must be a number above 0, got {self.control_hz}.")
 
 
 @dataclass(frozen=True, kw_only=True)

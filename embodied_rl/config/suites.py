@@ -38,7 +38,7 @@ SUITES: dict[str, Suite] = {
     suite.name: suite
     for suite in (
         *(Suite(name, _SCENES) for name in (*TABLETOP_SUITES, *LIBERO_SUITES, *PRO_SUITES)),
-        Suite("gymnasium", ("gymnasium",), "state", "Pendulum-v1"),
+        Suite("gymnasium", ("gymnasium",), "any", "Pendulum-v1"),
         Suite("metaworld", ("envpool",), "state", "reach-v3"),
         Suite("fetch", ("envpool",), "state", "FetchReachDense-v4"),
         Suite("playground", ("envpool",), "state", "PandaPickCube-v1"),
@@ -49,7 +49,8 @@ SUITES: dict[str, Suite] = {
 """By name; `config.register` adds those of users."""
 SUITE = "tabletop_spatial"
 """Where none is named."""
-STATE_SUITES = tuple(name for name, suite in SUITES.items() if suite.observes == "state")
+STATE_SUITES = tuple(name for name, suite in SUITES.items() if suite.observes != "images")
+"""Whose tasks have a state, some with images beside it; they are named one by one."""
 
 
 def find_suite(name: str) -> Suite | None:

@@ -67,6 +67,11 @@ def _check_images(policy: Any, info: EnvInfo, checkpoint: str) -> None:
         raise UserError(
             f"{checkpoint} holds a policy for images ({policy.architecture}): suite '{info.suite}' has none."
         )
+    if not info.instructed:
+        raise UserError(
+            f"{checkpoint} reads instructions, and suite '{info.suite}' says none: give one by --env.instruction TEXT, "
+            "where it has that option."
+        )
     config = policy.config
     proprio = (config.proprio_dim, info.proprio_dim) if policy.uses_proprio else (0, 0)
     for what, has, needed in (

@@ -49,6 +49,7 @@ def simulator_info(
         physics_version=physics_version(scenes),
         stand_in_files=stand_in_files(scenes),
         bundles=bundles_digest(scenes) or None,
+        reads=info.reads,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from embodied_rl.config.env import resized
 from embodied_rl.config.train import TrainConfig, from_dict, to_dict
-from embodied_rl.factory.run_config import begins_anew, new_policy, open_policy_of
+from embodied_rl.factory.run_config import begins_anew, new_policy, new_view, open_policy_of
 from embodied_rl.policy import Policy
 from embodied_rl.scheduler.config import RayConfig
 from embodied_rl.vec_env import VecEnv
@@ -30,7 +30,7 @@ class RemoteWorkerFactory:
 
     def __call__(self) -> tuple[VecEnv, Policy]:
         from embodied_rl.factory.protocol_envs import training_episodes
-        from embodied_rl.factory.suites import View, load, open_tasks, view_of
+        from embodied_rl.factory.suites import load, open_tasks, view_of
         from embodied_rl.sim.libero.protocol import protocol
         from embodied_rl.utils.threads import set_torch_threads
 
@@ -44,9 +44,9 @@ class RemoteWorkerFactory:
         options: Any = {"protocol": protocol(config.protocol), "training": training_episodes(config)}
         known = None if begins_anew(config) else open_policy_of(config)[0]
         # Held and never closed: the worker's process ends with it.
-        view = View(**options) if known is None else view_of(known, **options)
+        view = new_view(config, **options) if known is None else view_of(known, **options)
         opened = _OPEN_ENVS.enter_context(open_tasks(tasks, env, view))
-        return opened, known or new_policy(config, opened.info)
+        return opened, known or new_policy(config, opened)
 
 
 def remote_worker_factory(config: TrainConfig) -> Callable[[], tuple[VecEnv, Policy]] | None:

@@ -11,13 +11,16 @@ from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.config.env import POTENTIALS, EnvConfig, EnvPoolConfig, MujocoConfig, SceneConfig, resized
 from embodied_rl.config.policies import CustomPolicyConfig
+from embodied_rl.config.suites import find_suite
 from embodied_rl.config.train import TrainConfig, kind_of
 from embodied_rl.errors import UserError
 from embodied_rl.factory.backends import new_state_policy
 from embodied_rl.factory.critic import fit_critic
 from embodied_rl.factory.custom import load_into, new_custom_policy
 from embodied_rl.factory.envs import pick_render_quality
+from embodied_rl.factory.fresh import fresh_image_policy, fresh_view
 from embodied_rl.factory.policies import load_options, open_policy, policy_folder, prepare_policy
+from embodied_rl.factory.suites import View
 from embodied_rl.learner.checkpoint import POLICY
 from embodied_rl.policies.checkpoints.integrity import recorded_files
 from embodied_rl.policies.checkpoints.shipped import is_shipped
@@ -27,9 +30,9 @@ from embodied_rl.utils.ranks import ProcessRank
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
+    from embodied_rl.factory.suite_env import SuiteEnv
     from embodied_rl.sim.mujoco.task import MujocoTask
     from embodied_rl.sim.render import Choice
-    from embodied_rl.vec_env import EnvInfo
 
 
 def resolve(config: TrainConfig, renderer: Choice | None, tasks: Sequence[MujocoTask]) -> TrainConfig:
@@ -98,16 +101,35 @@ def open_policy_of(config: TrainConfig, resume: Path | None = None) -> tuple[Any
 
 
 def begins_anew(config: TrainConfig) -> bool:
-    """Whether the policy is made for what the simulator shows: a custom one, or one of a state without a checkpoint."""
-    policy = config.policy
-    return isinstance(policy, CustomPolicyConfig) or (policy.observes == "state" and not policy.checkpoint)
+    """Whether the policy is made for what the simulator shows: a custom one, or one without a checkpoint.
+
+    Of images that holds in suites of which only the open simulator says what it shows.
+    """
+    policy, suite = config.policy, find_suite(config.suite)
+    if isinstance(policy, CustomPolicyConfig):
+        return True
+    return not policy.checkpoint and (policy.observes == "state" or suite is None or suite.observes == "any")
 
 
-def new_policy(config: TrainConfig, info: EnvInfo) -> Any:
-    """That policy, with weights that follow from the config's seed; a custom one has those of its checkpoint."""
+def new_view(config: TrainConfig, **options: Any) -> View:
+    """What that policy will look at; options: further ones of `View`."""
+    return fresh_view(config, **options) if config.policy.observes == "images" else View(**options)
+
+
+def new_policy(config: TrainConfig, env: SuiteEnv) -> Any:
+    """That policy, with weights that follow from the config's seed; a custom one has those of its checkpoint.
+
+    env: is reset to look at the first states of each task, where that is needed.
+    """
+    if config.policy.observes == "images":
+        policy = fresh_image_policy(config, env)
+        fit_critic(policy, config)
+        prepare_policy(policy, config.policy, Path())
+        policy.with_value = isinstance(config.algorithm, PPOConfig)
+        return policy
     if not isinstance(config.policy, CustomPolicyConfig):
-        return new_state_policy(config, info)
-    policy: Any = new_custom_policy(config, kind_of("policy", config.policy), info)
+        return new_state_policy(config, env.info)
+    policy: Any = new_custom_policy(config, kind_of("policy", config.policy), env.info)
     if config.policy.checkpoint:
         with recorded_files() as files:
             load_into(policy, policy_folder(config.policy.checkpoint))

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -15,6 +16,7 @@ from embodied_rl.config.env import (
     AUTO,
     EnvConfig,
     EnvPoolConfig,
+    GymnasiumConfig,
     ManiSkillConfig,
     SceneConfig,
     discount,
@@ -30,12 +32,15 @@ from embodied_rl.factory.premises import judge
 from embodied_rl.factory.protocol_envs import open_env, open_protocol_env
 from embodied_rl.factory.suite_env import SuiteEnv
 from embodied_rl.factory.tasks import load_tasks
+from embodied_rl.policies.preprocessing.fit import ImageFit, fit_image
 from embodied_rl.rollout.sampler import TaskStates
 from embodied_rl.sim.libero.protocol import NATIVE, Protocol
 from embodied_rl.sim.mujoco.episodes import TrainingEpisodes
 from embodied_rl.sim.task import SEEDED_HELDOUT, SEEDED_TRAIN
+from embodied_rl.sim.wrappers.fitted_images import FittedImages
 from embodied_rl.types import EpisodeSpec
 from embodied_rl.utils.suites import as_names
+from embodied_rl.utils.words import counted
 from embodied_rl.vec_env import EnvInfo, VecEnv
 
 if TYPE_CHECKING:
@@ -77,14 +82,18 @@ class Tasks:
 class View:
     """How a command wants envs to be shown and run; simulators of other tasks than scenes have their own way.
 
-    image_size, cameras: of the pictures; cameras=0 draws none, and needs `state`: observations have one. crop: cut the
-    pictures as the protocol does; not where the policy itself cuts out their middle. device: where MuJoCo Warp
+    image_size, cameras: of the pictures; cameras=0 draws none, and needs `state`: observations have one; None: all that
+    a simulator of other tasks than scenes has. fit: how the images of such a one come to `image_size` (None: they stay
+    as they are). own_units: actions are as such a one takes them, and not in [-1, 1]. crop: cut the pictures as the
+    protocol does; not where the policy itself cuts out their middle. device: where MuJoCo Warp
     simulates and draws. training: how episodes may differ from the tasks' own (None: they may not). judged: run
     `native` too as an evaluation does, which knows the end. run_on, translate: see `ProtocolEnv`.
     """
 
     image_size: int = 64
-    cameras: int = 2
+    cameras: int | None = 2
+    fit: ImageFit | None = None
+    own_units: bool = False
     state: bool = False
     crop: bool = True
     protocol: Protocol = NATIVE
@@ -104,6 +113,8 @@ def view_of(policy: Any, **options: Any) -> View:
     return View(
         image_size=policy.config.image_size,
         cameras=policy.config.num_cameras,
+        fit=policy.config.image_fit,
+        own_units=True,
         crop=policy.center_crop is None,
         device=policy.device.type,
         **options,
@@ -182,11 +193,28 @@ def open_tasks(tasks: Tasks, env: EnvConfig, view: View | None = None) -> SuiteE
         else:
             opened = stack.enter_context(closing(_open_simulator(tasks, env, shown)))
             if tasks.suite.is_custom:
-                return SuiteEnv(opened, *_states_of(opened), stack.pop_all())
+                return SuiteEnv(_fitted(opened, shown), *_states_of(opened), stack.pop_all())
+            opened = _fitted(opened, shown)
         return SuiteEnv(opened, tasks.train_states, tasks.heldout_states, stack.pop_all())
 
 
+def _fitted(env: VecEnv, view: View) -> VecEnv:
+    """`env` with its images at the size that `view` wants; UserError where it has other cameras than are looked at."""
+    if view.fit is None or not env.info.cameras:
+        return env
+    cameras, size = env.info.cameras, view.image_size
+    if view.cameras not in (None, len(cameras)):
+        raise UserError(
+            f"the policy looks at {counted(view.cameras or 0, 'camera')}, and suite '{env.info.suite}' shows "
+            f"{', '.join(cameras)}: choose by --env.cameras, where it has that option."
+        )
+    if env.info.image_shape == (size, size):
+        return env
+    return FittedImages(env, image_size=size, cameras=len(cameras), resize=partial(fit_image, how=view.fit))
+
+
 def _open_scenes(tasks: Sequence[SuiteTask], env: SceneConfig, view: View) -> AbstractContextManager[VecEnv]:
+    assert view.cameras is not None, "what a scene's policy looks at is known"
     if view.cameras == 0 and not view.state:
         raise UserError("without cameras there is nothing to act on: ask for the state (state=True), or for cameras.")
     if view.cameras and env.renderer == AUTO:
@@ -224,9 +252,9 @@ def _open_simulator(tasks: Tasks, env: EnvConfig, view: View) -> VecEnv:
     if view.run_on or view.translate is not None or view.training is not None:
         raise UserError(f"suite '{name}' runs its tasks as they are: leave --at-end and --perturb out.")
     drawn = view.image_size != View().image_size or view.cameras not in (0, View().cameras)
-    if drawn and tasks.suite.observes == "state":
-        raise UserError(f"image_size and cameras do not apply to '{name}': its tasks have a state.")
-    factory = _simulator_factory(tasks.suite, tasks.names, env)
+    if drawn and view.fit is None:
+        raise UserError(f"image_size and cameras do not apply to '{name}': its tasks show what they show.")
+    factory = _simulator_factory(tasks.suite, tasks.names, env, view)
     if env.watched is None:
         return factory(env.num_envs)
     from embodied_rl.sim.wrappers.subprocess_env import ProcessVecEnv
@@ -245,7 +273,7 @@ def _states_of(env: Any) -> tuple[TaskStates, TaskStates]:
     return states
 
 
-def _simulator_factory(suite: Suite, names: tuple[str, ...], env: EnvConfig) -> Callable[[int], VecEnv]:
+def _simulator_factory(suite: Suite, names: tuple[str, ...], env: EnvConfig, view: View) -> Callable[[int], VecEnv]:
     """What opens so many envs; it can be pickled, so that watched processes may hold them."""
     if suite.is_custom:
         return env_factory(suite.name, names, env)
@@ -262,11 +290,15 @@ def _simulator_factory(suite: Suite, names: tuple[str, ...], env: EnvConfig) -> 
         found = tuple(envpool.load_tasks(suite.name, names))
         return EnvPoolFactory(found, reward=env.reward_mode, gamma=discount(env))
     from embodied_rl.sim.gymnasium.factory import GymnasiumFactory
+    from embodied_rl.sim.gymnasium.spaces import ReadOptions
+
+    assert isinstance(env, GymnasiumConfig)
 
     for name in names:
         if name.startswith("embodied_rl/"):
             raise UserError(f"{name} is a suite of this project and shows images: embodied-rl train tabletop.")
-    return GymnasiumFactory(names)
+    read = ReadOptions(env.cameras, env.proprio, env.instruction, env.control_hz, view.own_units)
+    return GymnasiumFactory(names, read)
 
 
 def _train(task: SuiteTask) -> Sequence[int]:

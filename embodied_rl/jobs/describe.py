@@ -182,6 +182,7 @@ def run_head(info: RunInfo, config: TrainConfig) -> list[str]:
         "policy": f"{policy_words(info.policy)}; {weights_words(info.policy)}",
         "algorithm": f"{algorithm_words(config)}, {config.scheduler.describe()}, seed {info.seed}",
         "simulator": f"{simulator_words(simulator)}; {renderer_words(simulator, reason=False)}",
+        "reads": "; ".join(simulator.reads),
         "critic": info.policy.fresh_critic or "",
         "perturbed": perturbed_words(config),
         "reward": reward_words(config.reward) if config.reward.model else "",
@@ -229,6 +230,7 @@ def eval_head(info: EvalInfo) -> list[str]:
         "policy": f"{policy_words(info.policy)}; {weights_words(info.policy)}",
         "protocol": info.protocol["name"] + (f", but {notes}" if notes else ""),
         "simulator": f"{simulator_words(simulator)}; {renderer_words(simulator, reason=False)}",
+        "reads": "; ".join(simulator.reads),
         "device": device_words(info.machine, info.versions),
         "overlap": overlap_words(info),
         "trained": "" if info.trained_suite in (None, info.suite) else f"on {info.trained_suite}",
@@ -290,6 +292,7 @@ def _simulator_rows(info: SimulatorInfo, suite: str, trained: str | None) -> dic
     return {
         "simulator": simulator_words(info),
         "renderer": renderer_words(info),
+        "reads": "; ".join(info.reads),
         "horizon": _horizon(info),
         "scored by": "success" if info.has_success else "mean return (its tasks have no success flag)",
         "physics version": physics_words(version, suite, trained) if version else "",

@@ -18,6 +18,7 @@ from embodied_rl.factory.backends import check_fits
 from embodied_rl.factory.custom import class_of, load_into, object_info, save_custom
 from embodied_rl.factory.policies import load_policy, policy_folder, policy_info, save_policy
 from embodied_rl.factory.run_config import begins_anew, new_policy, open_policy_of
+from embodied_rl.factory.suite_env import SuiteEnv
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.telemetry.info import PolicyInfo
@@ -87,9 +88,9 @@ def loaded(config: TrainConfig, resume: Path | None) -> RunPolicy | None:
     return RunPolicy(policy, policy_info(policy, checkpoint), checkpoint, read_provenance(policy_folder(checkpoint)))
 
 
-def new(config: TrainConfig, info: EnvInfo) -> RunPolicy:
+def new(config: TrainConfig, env: SuiteEnv) -> RunPolicy:
     """A policy for what a simulator says of itself: with random weights, or a custom one of a checkpoint."""
-    policy, begun = new_policy(config, info), config.policy.checkpoint
+    policy, begun = new_policy(config, env), config.policy.checkpoint
     about = policy_info(policy, begun, config.seed)
     if not isinstance(config.policy, CustomPolicyConfig):
         return RunPolicy(policy, about)

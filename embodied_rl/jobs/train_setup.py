@@ -15,7 +15,7 @@ from rich.console import Console
 
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.autotune.tune import Tuning, further_devices, tune
-from embodied_rl.config.env import CustomEnvConfig, EnvConfig, scenes
+from embodied_rl.config.env import CustomEnvConfig, EnvConfig, one_env, scenes
 from embodied_rl.config.policies import PolicyObjectConfig
 from embodied_rl.config.suites import find_suite
 from embodied_rl.config.train import TrainConfig, kind_of
@@ -28,8 +28,8 @@ from embodied_rl.factory.info import machine_info, simulator_info, versions
 from embodied_rl.factory.made_for import need_control_rate
 from embodied_rl.factory.premises import left_out_states, require_train_states
 from embodied_rl.factory.protocol_envs import training_episodes
-from embodied_rl.factory.run_config import envs_of_rank, resolve, with_step_discount
-from embodied_rl.factory.suites import Tasks, View, load, open_tasks, opened_by_user, view_of
+from embodied_rl.factory.run_config import envs_of_rank, new_view, resolve, with_step_discount
+from embodied_rl.factory.suites import Tasks, View, asked, load, open_tasks, opened_by_user, view_of
 from embodied_rl.factory.tasks import LIBERO_SUITES, bundles_digest
 from embodied_rl.jobs.run_info import check_bundles
 from embodied_rl.jobs.train_policy import RunPolicy, check_policy, loaded, new, passed
@@ -172,7 +172,7 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
         config = find_schedule(config, tasks, None if made is None else made.policy, console).config
     with open_tasks(tasks, envs_of_rank(config.env), _view(config, made)) as env:
         if made is None:
-            made = new(config, env.info)
+            made = new(config, env)
             if made.device != config.device:
                 config = resolve(dataclasses.replace(config, device=made.device), renderer, tasks.scenes)
         need_control_rate(made.provenance, env.info.control_hz, made.checkpoint)
@@ -217,7 +217,9 @@ def _renderer(env: EnvConfig, tasks: Tasks, *, resumed: bool) -> Choice | None:
 
 def _view(config: TrainConfig, made: RunPolicy | None) -> View:
     options: Any = {"protocol": protocol(config.protocol), "training": training_episodes(config)}
-    return View(**options) if made is None or made.is_object else view_of(made.policy, **options)
+    if made is None:
+        return new_view(config, **options)
+    return View(**options) if made.is_object else view_of(made.policy, **options)
 
 
 def run_info(setup: RunSetup, command: str) -> RunInfo:
@@ -272,7 +274,11 @@ def _use_threads(config: TrainConfig) -> None:
 
 def find_schedule(config: TrainConfig, tasks: Tasks, policy: Any, console: Console) -> Tuning:
     """Try schedules for `config`, which is resolved, and print what came out. policy: None where it begins anew."""
-    view = view_of(policy, protocol=protocol(config.protocol))
+    view = view_of(policy, protocol=protocol(config.protocol)) if policy else new_view(config)
+    tasks = asked(tasks, config.env)
+    if policy is None:
+        with open_tasks(tasks, one_env(config.env), view) as env:
+            policy = new(config, env).policy
 
     def open_env(env: EnvConfig) -> AbstractContextManager[VecEnv]:
         return open_tasks(tasks, env, view)

@@ -70,6 +70,7 @@ class SimulatorInfo:
         physics_version: whose contacts and textures scenes have (an era); None where tasks are no scenes of ours.
         stand_in_files: official asset files that are stand-ins, so that a score is not one on LIBERO's.
         bundles: SHA-256 of LIBERO's exported tasks; None of others.
+        reads: what of the simulator's own observations is shown as what, as `EnvInfo.reads`.
     """
 
     name: str
@@ -91,6 +92,7 @@ class SimulatorInfo:
     physics_version: str | None = None
     stand_in_files: int = 0
     bundles: str | None = None
+    reads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,8 @@ class OpenVLAConfig:
     checkpoint: str = SHIPPED
     """Folder of a run or checkpoint, or OWNER/NAME[@REVISION] of a published one on the Hugging Face hub; 'shipped' is
     the small one in the package."""
+    preset: str | None = None
+    """Size of a policy that begins with random weights (no checkpoint): nano or tiny (None: nano)."""
     unnorm_key: Expert[str | None] = None
     """Data set whose action statistics apply (None: the one that the checkpoint names; published ones name none)."""
     center_crop: Expert[float | None] = None
@@ -37,6 +39,8 @@ class OpenVLAConfig:
     CUDA graphs."""
 
     def __post_init__(self) -> None:
+        if self.preset is not None and self.checkpoint:
+            raise UserError(f"--policy.preset sizes a policy with random weights, not {self.checkpoint}: leave it out.")
         if self.temperature <= 0:
             raise UserError(f"--policy.temperature must be positive, got {self.temperature}.")
         if self.lora_rank < 0:

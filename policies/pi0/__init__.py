@@ -94,7 +94,8 @@ class Pi0Config(FlowPolicyConfig):
     tokenizer: Expert[str | None] = None
     """For published checkpoints: PaliGemma's tokenizer.json."""
     preset: Expert[str | None] = None
-    """For published checkpoints: pi0_base, pi05_base or pi05_libero."""
+    """For published checkpoints: pi0_base, pi05_base or pi05_libero. For random weights, where a suite allows them:
+    nano, tiny, nano_pi05 or tiny_pi05 (None: nano)."""
     normalisation: Expert[Literal["mean_std", "quantiles"] | None] = None
     """For published checkpoints: what their states and actions were normalised by (openpi: pi0 mean_std, pi0.5
     quantiles)."""
