@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from embodied_rl.cli.parse import flag_words, parse, with_tasks
+from embodied_rl.cli.parse import flag_words, parse, value_of, with_tasks
 from embodied_rl.cli.suites import with_suite
+from embodied_rl.config.suites import is_custom
 from embodied_rl.config.train import SUITE
 from embodied_rl.errors import UserError
+from embodied_rl.factory.made_for import import_modules_of, suite_of
 from embodied_rl.factory.policies import CheckpointOptions
 from embodied_rl.jobs.eval_request import SUITES, suite_name
 from embodied_rl.utils.output import try_file, try_folder
@@ -35,6 +37,13 @@ class DemoCommand(CheckpointOptions):
 def main(argv: list[str]) -> int:
     """Run the command."""
     words = with_suite(with_tasks(argv))
+    checkpoint = value_of(words, "--checkpoint")
+    import_modules_of(checkpoint)
+    trained = suite_of(checkpoint) if checkpoint and "--suite" not in flag_words(words) else None
+    if words and words[0] not in SUITES and not words[0].startswith("-") and is_custom(words[0]):
+        words = ["--suite", *words]
+    elif trained is not None and is_custom(trained):
+        words += ["--suite", trained]
     named = words[:1] if words and words[0] in SUITES else []
     if named and "--suite" not in flag_words(words):
         words += ["--suite", suite_name(named[0], "spatial")]

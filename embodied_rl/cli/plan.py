@@ -10,7 +10,6 @@ from pathlib import Path
 from embodied_rl.cli.parse import parse, split_off
 from embodied_rl.cli.select import select
 from embodied_rl.config.plan import PlanCommand
-from embodied_rl.config.suites import STATE_SUITES
 from embodied_rl.errors import UserError
 from embodied_rl.utils.output import try_file
 
@@ -33,7 +32,7 @@ def _schedule(argv: list[str]) -> int:
     """What `train --autotune` does before it trains."""
     words, files = _take(argv)
     selected = select(words)
-    if selected.benchmark in STATE_SUITES:
+    if selected.config is not None and selected.config.policy.observes != "images":
         name = selected.benchmark
         raise UserError(f"plan is for policies that see images; {name} needs none: embodied-rl train {name}")
     if selected.config is None:

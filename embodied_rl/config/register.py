@@ -32,7 +32,6 @@ class CustomEnv:
     make: Callable[..., Any]
     tasks: tuple[str, ...]
     options: type[CustomEnvConfig] | None
-    expert: Callable[..., Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +50,7 @@ CUSTOM_POLICIES: dict[str, CustomPolicy] = {}
 
 
 def register_env(
-    name: str,
-    make: Callable[..., Any],
-    *,
-    tasks: Sequence[str] = (),
-    options: type[CustomEnvConfig] | None = None,
-    expert: Callable[..., Any] | None = None,
+    name: str, make: Callable[..., Any], *, tasks: Sequence[str] = (), options: type[CustomEnvConfig] | None = None
 ) -> None:
     """Make a simulator of your own a suite, for every command and for `make_vec_env`.
 
@@ -68,8 +62,6 @@ def register_env(
             that `--task` names, or all of them. Its states are by whole name, NAME/TASK.
         options: A frozen dataclass, a subclass of `CustomEnvConfig`: its fields are `--env.*`, with the strings below
             them as help, and `make(num_envs, options=...)` gets an instance.
-        expert: Solves tasks, for `collect`: `expert(env, task, seed)` is called after each reset of env 0, and
-            returns an object whose `act()` is the next action, float [A].
 
     Raises:
         UserError: The name is that of something else, or `options` is no such class.
@@ -91,7 +83,7 @@ def register_env(
     elif name in CUSTOM_ENVS:
         ENVS.pop(name, None)
     SUITES[name] = Suite(name, ("custom" if options is None else name,), "any", is_custom=True)
-    CUSTOM_ENVS[name] = CustomEnv(make, tuple(tasks), options, expert)
+    CUSTOM_ENVS[name] = CustomEnv(make, tuple(tasks), options)
 
 
 def register_policy(

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from embodied_rl.config.collect import AUTO, CollectCommand
 from embodied_rl.config.env import MujocoConfig
+from embodied_rl.config.suites import is_custom
 from embodied_rl.data import collect, writer
 from embodied_rl.data.layout import ACTION_NAMES, PROPRIO_NAMES, DatasetSpec
 from embodied_rl.data.progress import ProgressBar
@@ -143,6 +144,8 @@ def _tasks(command: CollectCommand) -> list[SuiteTask]:
     names = suites() if command.suite == ALL_SUITES else (command.suite,)
     if command.suite == "libero":
         raise UserError("libero is several suites, name one: collect libero_spatial, or collect libero --suite spatial")
+    if is_custom(command.suite):
+        raise UserError(f"suite '{command.suite}' has no scripted expert, which collect records: name another suite.")
     if not set(names) <= set(suites()):
         known = [ALL_SUITES, *suites(), *LIBERO_SUITES]
         raise UserError(f"unknown suite '{command.suite}'.{suggest(command.suite, known)}")

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embodied_rl.config.suites import usual_env
+from embodied_rl.config.env import one_env
+from embodied_rl.config.suites import is_custom, usual_env
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.benchmark import interleaved
-from embodied_rl.factory.backends import check_observes
-from embodied_rl.factory.made_for import need_control_rate
+from embodied_rl.factory.backends import check_fits, check_observes
+from embodied_rl.factory.made_for import need_control_rate, trained_env
 from embodied_rl.factory.policies import open_policy, policy_folder
 from embodied_rl.factory.suites import load, open_tasks, view_of
 from embodied_rl.jobs.videos import record_frames
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.rollout.sampler import evaluation_specs
-from embodied_rl.sim.mujoco.vec_env import CONTROL_HZ
 from embodied_rl.telemetry.video import VideoWriter, caption_rows, captioned, write_gif
 from embodied_rl.types import Array, EpisodeResult
 from embodied_rl.utils.console import LastingConsole
@@ -47,15 +47,16 @@ def run(
         UserError: The checkpoint does not fit the suite, or the simulator draws no images.
     """
     console = LastingConsole()
-    config = usual_env(suite, 1)
+    config = one_env((is_custom(suite) and trained_env(options.checkpoint, suite)) or usual_env(suite, 1))
     tasks = load(suite, names, config)
     folder = policy_folder(options.checkpoint)
     policy = open_policy(options.checkpoint, pick_device("auto"), options.load_options(folder))
     check_observes(policy, tasks.suite, options.checkpoint)
-    need_control_rate(read_provenance(folder), CONTROL_HZ, options.checkpoint)
     results: list[EpisodeResult] = []
     film: list[Array] = []
     with open_tasks(tasks, config, view_of(policy)) as env:
+        need_control_rate(read_provenance(folder), env.info.control_hz, options.checkpoint)
+        check_fits(policy, env.info, options.checkpoint)
         hz, flagged = env.info.control_hz, env.info.has_success
         for spec in interleaved(evaluation_specs(env.heldout_states, seed=0))[:episodes]:
             try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from embodied_rl.config.env import AUTO, EnvConfig, MujocoConfig
-from embodied_rl.config.suites import find_suite
+from embodied_rl.config.suites import find_suite, suite_named
 from embodied_rl.config.train import kind_of
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.factory.policies import CheckpointOptions
@@ -84,12 +84,8 @@ def suite_name(benchmark: str, suite: str) -> str:
 
 
 def benchmark_of(suite: str) -> str:
-    """'libero' or 'tabletop', of a suite's whole name; UserError for another suite."""
-    name = suite.partition("_")[0]
-    if name not in SUITES:
-        raise UserError(f"suites: '{suite}' is none of {', '.join(SUITES)}; write libero_spatial or tabletop_goal.")
-    suite_name(name, suite)
-    return name
+    """Of a suite's whole name, such as 'libero'; UserError where there is no such suite."""
+    return suite_named(suite).benchmark
 
 
 def resolved(benchmark: str, command: BenchmarkCommand, suite: str) -> BenchmarkCommand:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from embodied_rl.config.policies import CUSTOM
 from embodied_rl.errors import UserError
 from embodied_rl.factory.policies import CheckpointOptions, open_policy, policy_folder, policy_info
 from embodied_rl.jobs.describe import policy_words, weights_words
@@ -66,6 +67,8 @@ def run(request: ServeRequest) -> None:
         checkpoint = request.options.checkpoint
         folder = policy_folder(checkpoint)
         policy = open_policy(checkpoint, pick_device(request.device), request.options.load_options(folder))
+        if policy.architecture == CUSTOM:
+            raise UserError(f"serve answers with the built-in policies, and {checkpoint} holds a custom one.")
         policy.with_value = False
         if request.compile:
             from embodied_rl.policies.compile import need_compiler

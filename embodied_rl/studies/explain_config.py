@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from embodied_rl.config.env import EnvConfig
+from embodied_rl.config.suites import find_suite
 from embodied_rl.config.train import SUITE, kind_of, read_env, read_yaml
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.results_log import read_request
+from embodied_rl.factory.made_for import import_modules_of
 from embodied_rl.jobs.eval_request import BenchmarkCommand, benchmark_of, resolved, suite_name
 from embodied_rl.policies.preprocessing.images import image_pipeline
 from embodied_rl.sim.libero.protocol import HOLD, OPEN, Protocol, protocol
@@ -102,10 +104,11 @@ def read_side(path: Path) -> Side:
         data = read_yaml(path)
         names = {field.name for field in fields(ProtocolChanges)}
         changes = {name: data.pop(name) for name in list(data) if name in names}
+    import_modules_of(str(data.get("checkpoint", "")))
     env = data.pop("env", {})
     command = read_dataclass(BenchmarkCommand, data, where="eval", source=str(path))
-    command = replace(command, env=read_env(env, SUITE, str(path)))
-    if not path.is_dir() and "_" not in command.suite:
+    command = replace(command, env=read_env(env, command.suite, str(path)))
+    if not path.is_dir() and "_" not in command.suite and find_suite(command.suite) is None:
         raise UserError(f"{path}: suite: write its whole name, such as tabletop_{command.suite}.")
     if path.is_dir():
         command = replace(command, suite=suite_name(request["benchmark"], command.suite))

@@ -34,6 +34,7 @@ from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.lock import LOCK, locked
 from embodied_rl.utils.machine import cpu_count, cpu_name
 from embodied_rl.utils.output import replace_text
+from embodied_rl.utils.plugins import imported
 from embodied_rl.utils.signals import Interrupted
 from embodied_rl.utils.words import counted
 
@@ -247,6 +248,7 @@ def _evaluation(config: Leaderboard, output: Path, which: tuple[str, int, str], 
         device=options.device,
         env=options.env,
         videos=0,
+        imports=imported(),
     )
     command = resolved(benchmark, command, suite)
     part = row.replace(" ", "_") + (f"-{number}" if len(config.checkpoints[row]) > 1 else "")

@@ -12,6 +12,7 @@ from embodied_rl.config.env import AUTO, EnvConfig, MujocoConfig
 from embodied_rl.config.train import read_env, read_yaml
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.adastop import seed_looks
+from embodied_rl.factory.made_for import import_modules_of
 from embodied_rl.jobs.eval_request import benchmark_of
 from embodied_rl.policies.checkpoints.hub import is_repository
 from embodied_rl.policies.checkpoints.shipped import is_shipped
@@ -89,6 +90,9 @@ def read_leaderboard(path: Path) -> Leaderboard:
     checkpoints = data.pop("checkpoints", None)
     if not isinstance(checkpoints, dict) or not checkpoints:
         raise UserError(f"{path}: 'checkpoints' must name at least one, as in 'checkpoints: {{start: shipped}}'.")
+    rows = {_row_name(name, path): _sources(str(name), value, path) for name, value in checkpoints.items()}
+    for source in (source for sources in rows.values() for source in sources):
+        import_modules_of(source)
     env = data.pop("env", {})
     options = read_dataclass(LeaderboardOptions, data, where="leaderboard", source=str(path))
     options = replace(options, env=read_env(env, options.suites[0], str(path)))
@@ -96,7 +100,6 @@ def read_leaderboard(path: Path) -> Leaderboard:
         benchmark_of(suite)
     if options.protocol != AUTO:
         protocol(options.protocol)
-    rows = {_row_name(name, path): _sources(str(name), value, path) for name, value in checkpoints.items()}
     leaderboard = Leaderboard(rows, options)
     if options.compare == "seeds":
         seed_looks(leaderboard.seeds_each, options.looks, options.level)

@@ -122,6 +122,41 @@ def test_the_state_policy_trains_on_one_task_of_several() -> None:
     assert main(["eval", "--checkpoint", "mlp", "--states-per-task", "1"]) == 0
 
 
+def test_demo_films_it_by_the_checkpoint_alone(run: Path) -> None:
+    assert main(["demo", "--checkpoint", str(run), "--episodes", "1", "--out", "a.mp4"]) == 0
+    assert Path("a.mp4").stat().st_size > 0
+
+
+def test_a_leaderboard_has_its_suite(run: Path) -> None:
+    board = {"checkpoints": {"a": str(run)}, "suites": ["point"], "states_per_task": 1, "looks": 1, "videos": 0}
+    Path("board.yaml").write_text(yaml.safe_dump(board))
+    assert main(["leaderboard", "board.yaml"]) == 0
+    assert Path("runs/leaderboard-board/index.html").is_file()
+
+
+def test_explain_compares_its_options(run: Path) -> None:
+    for name, radius in (("near", 0.1), ("wide", 0.9)):
+        side = {"checkpoint": str(run), "suite": "point", "env": {"name": "point", "radius": radius}}
+        Path(f"{name}.yaml").write_text(yaml.safe_dump(side))
+    assert main(["explain", "near.yaml", "wide.yaml", "--episodes", "4"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("collect point --out demos", "suite 'point' has no scripted expert, which collect records"),
+        ("plan point --policy linear", "plan is for policies that see images"),
+        ("serve RUN --port 0", "serve answers with the built-in policies, and "),
+        ("export --checkpoint RUN --out exported", "a custom policy has no published layout"),
+    ],
+)
+def test_what_a_command_lacks_is_said_by_name(
+    run: Path, words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words.replace("RUN", str(run)).split(), "--import", MODULE]) == 2
+    assert line(capsys).startswith(said)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

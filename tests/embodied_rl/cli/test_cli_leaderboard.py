@@ -226,7 +226,7 @@ def test_the_page_opens_offline_and_says_all_without_its_script(
         ("checkpoints: {a: nowhere/at/all}", "no checkpoint at nowhere/at/all"),
         ("checkpoints: {a: shipped}\nsuits: [x]", "unknown key 'leaderboard.suits'. Did you mean 'suites'"),
         ("checkpoints: {a: shipped}\nsuites: [tabletop_spatail]", "unknown suite"),
-        ("checkpoints: {a: shipped}\nsuites: [gym]", "is none of libero, tabletop"),
+        ("checkpoints: {a: shipped}\nsuites: [gym]", "unknown suite 'gym'"),
         ("checkpoints: {'../a': shipped}", "cannot name a row"),
         ("checkpoints: {a: shipped}\nlooks: 0", "looks must be at least 1"),
         ("checkpoints: {a: shipped}\nvideos: -1", "videos must be at least 0"),
