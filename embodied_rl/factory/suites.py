@@ -247,7 +247,7 @@ def _open_scenes(tasks: Sequence[SuiteTask], env: SceneConfig, view: View) -> Ab
 
 def _open_simulator(tasks: Tasks, env: EnvConfig, view: View) -> VecEnv:
     name = tasks.suite.name
-    if view.protocol is not NATIVE:
+    if view.protocol != NATIVE:
         raise UserError(f"--protocol {view.protocol.name} is one of LIBERO's: it does not apply to suite '{name}'.")
     if view.run_on or view.translate is not None or view.training is not None:
         raise UserError(f"suite '{name}' runs its tasks as they are: leave --at-end and --perturb out.")

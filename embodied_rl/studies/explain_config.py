@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from embodied_rl.config.env import EnvConfig
 from embodied_rl.config.suites import find_suite
-from embodied_rl.config.train import SUITE, kind_of, read_env, read_yaml
+from embodied_rl.config.train import kind_of, read_env, read_yaml
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.results_log import read_request
 from embodied_rl.factory.made_for import import_modules_of
