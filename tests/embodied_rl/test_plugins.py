@@ -168,7 +168,10 @@ def test_what_a_command_lacks_is_said_by_name(
         ("train point --import point_robot.nowhere", "--import: module 'point_robot.nowhere' fails to import: "),
         ("train point --import broken", "--import: module 'broken' fails to import: ZeroDivisionError: division by z"),
         ("train point --policy mlp --task wide --import point_robot.register", "suite 'point' has no task 'wide'."),
-        ("train point --policy openvla --import point_robot.register", "shipped holds a policy for images (openvla): "),
+        (
+            "train point --policy openvla --import point_robot.register",
+            "policy openvla reads images, and suite 'point' shows a state",
+        ),
         ("train point --policy mlp --algorithm grpo --import point_robot.register", "--algorithm grpo is not offered"),
         ("train point --policy linear --protocol libero --import point_robot.register", "--protocol libero is one of"),
         (
