@@ -11,8 +11,7 @@ from importlib.util import find_spec
 from embodied_rl.benchmarks.backends_measure import Mode, RandomEpisodes, measure
 from embodied_rl.benchmarks.parts import Part, Row, Work, serve
 from embodied_rl.config.env import MujocoConfig, SceneConfig, WarpConfig, as_simulator
-from embodied_rl.config.suites import STATE_SUITES
-from embodied_rl.config.suites import SUITES as TABLE
+from embodied_rl.config.suites import STATE_SUITES, SUITES
 from embodied_rl.factory.envs import open_env, pick_renderer
 from embodied_rl.factory.suites import load, open_tasks
 from embodied_rl.factory.tasks import libero_bundles, load_tasks
@@ -85,8 +84,8 @@ def images(config: SceneConfig, counts: Sequence[int], quick: bool, suite: str =
 def state(suite: str, quick: bool) -> Iterator[Row]:
     """A suite of tasks with a state: its example task, with a state and no pictures."""
     for count in (2,) if quick else (32, 256):
-        config = as_simulator(MujocoConfig(num_envs=count), TABLE[suite].simulators[0])
-        with open_tasks(load(suite, TABLE[suite].example, config), config) as env:
+        config = as_simulator(MujocoConfig(num_envs=count), SUITES[suite].simulators[0])
+        with open_tasks(load(suite, SUITES[suite].example, config), config) as env:
             yield _row(RandomEpisodes(env, list(env.train_states)), "physics", quick)
 
 

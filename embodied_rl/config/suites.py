@@ -8,8 +8,7 @@ from embodied_rl.config.env import ENVS, EnvConfig
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.policies.family import Observes
 from embodied_rl.utils.plugins import imported, load_installed
-from embodied_rl.utils.suites import PRO_SUITES, TABLETOP_SUITES
-from embodied_rl.utils.suites import SUITES as LIBERO_SUITES
+from embodied_rl.utils.suites import OFFICIAL_SUITES, PRO_SUITES, TABLETOP_SUITES
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ _SCENES = ("mujoco", "warp")
 SUITES: dict[str, Suite] = {
     suite.name: suite
     for suite in (
-        *(Suite(name, _SCENES) for name in (*TABLETOP_SUITES, *LIBERO_SUITES, *PRO_SUITES)),
+        *(Suite(name, _SCENES) for name in (*TABLETOP_SUITES, *OFFICIAL_SUITES, *PRO_SUITES)),
         Suite("gymnasium", ("gymnasium",), "any", "Pendulum-v1"),
         Suite("metaworld", ("envpool",), "state", "reach-v3"),
         Suite("fetch", ("envpool",), "state", "FetchReachDense-v4"),

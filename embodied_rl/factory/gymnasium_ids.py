@@ -5,7 +5,7 @@ Imports neither torch nor a simulator, so that both imports stay as fast as they
 
 from __future__ import annotations
 
-from embodied_rl.utils.suites import PRO_SUITES, SUITES, TABLETOP_SUITES
+from embodied_rl.utils.suites import OFFICIAL_SUITES, PRO_SUITES, TABLETOP_SUITES
 
 NAMESPACE = "embodied_rl"
 _MODULE = "embodied_rl.factory.gymnasium_envs"
@@ -13,7 +13,7 @@ _MODULE = "embodied_rl.factory.gymnasium_envs"
 
 def gymnasium_ids() -> dict[str, str]:
     """The suite behind each id: {'embodied_rl/tabletop_spatial-v0': 'tabletop_spatial', ...}."""
-    return {f"{NAMESPACE}/{suite}-v0": suite for suite in (*TABLETOP_SUITES, *SUITES, *PRO_SUITES)}
+    return {f"{NAMESPACE}/{suite}-v0": suite for suite in (*TABLETOP_SUITES, *OFFICIAL_SUITES, *PRO_SUITES)}
 
 
 def register() -> None:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from embodied_rl.config.suites import suite_named
 from embodied_rl.errors import UserError, refuse_twice, suggest
 from embodied_rl.utils.cache_dir import cache_dir
-from embodied_rl.utils.suites import PRO_SUITES, SUITES, as_names
+from embodied_rl.utils.suites import OFFICIAL_SUITES, PRO_SUITES, as_names
 
 if TYPE_CHECKING:
     from embodied_rl.sim.eras import Era
     from embodied_rl.sim.mujoco.task import MujocoTask as SuiteTask
 
-LIBERO_SUITES = (*SUITES, *PRO_SUITES)
+LIBERO_SUITES = (*OFFICIAL_SUITES, *PRO_SUITES)
 """LIBERO's own and LIBERO-PRO's."""
 _LINE = 400
 """Longest list of names, in characters, that is part of a line."""

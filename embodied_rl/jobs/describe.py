@@ -24,7 +24,7 @@ from embodied_rl.telemetry.info import (
     Versions,
 )
 from embodied_rl.telemetry.tables import NOT_REPEATABLE, stand_in_words
-from embodied_rl.utils.suites import PRO_SUITES, SUITES, base_suite
+from embodied_rl.utils.suites import OFFICIAL_SUITES, PRO_SUITES, base_suite
 from embodied_rl.utils.words import counted, file_size, sentence, time_spent
 
 _STATES = {"heldout": "held-out state", "train": "training state"}
@@ -362,7 +362,7 @@ def _perturbed(info: EvalInfo) -> str:
 
 
 def _is_official(suite: str) -> bool:
-    return suite in (*SUITES, *PRO_SUITES)
+    return suite in (*OFFICIAL_SUITES, *PRO_SUITES)
 
 
 def _millions(count: int) -> str:

@@ -18,7 +18,7 @@ from embodied_rl.policies.checkpoints.shipped import SHIPPED, require_shipped_fo
 from embodied_rl.policy import ActMode
 
 _FAMILIES = ("spatial", "object", "goal", "long")
-SUITES = {
+SUITES_OF = {
     "libero": (*_FAMILIES, *(name.removeprefix("libero_") for name in LIBERO_SUITES if name[7:] not in _FAMILIES)),
     "tabletop": _FAMILIES,
 }
@@ -76,8 +76,8 @@ def suite_name(benchmark: str, suite: str) -> str:
     if table is not None:
         raise UserError(f"{benchmark} is a suite already: leave --suite out.")
     short = suite.removeprefix(f"{benchmark}_")
-    if short not in SUITES[benchmark]:
-        raise UserError(f"unknown suite '{suite}' of {benchmark}.{suggest(short, SUITES[benchmark])}")
+    if short not in SUITES_OF[benchmark]:
+        raise UserError(f"unknown suite '{suite}' of {benchmark}.{suggest(short, SUITES_OF[benchmark])}")
     if benchmark == "libero" and short == "long":
         short = "10"
     return f"{benchmark}_{short}"

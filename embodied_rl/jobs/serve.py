@@ -29,7 +29,7 @@ from embodied_rl.sim.libero.protocol import NATIVE, PROTOCOLS
 from embodied_rl.telemetry.info import PolicyInfo
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.machine import pick_device
-from embodied_rl.utils.suites import SUITES, TABLETOP_SUITES, base_suite
+from embodied_rl.utils.suites import OFFICIAL_SUITES, TABLETOP_SUITES, base_suite
 from embodied_rl.utils.words import counted, instruction_of
 from embodied_rl.version import __version__
 
@@ -207,7 +207,7 @@ def trained_on(provenance: Mapping[str, Any]) -> dict[str, Any]:
         camera's, see `small_view`.
     """
     suite, names = provenance.get("suite"), list[str]()
-    if suite in (*TABLETOP_SUITES, *SUITES):  # the suites whose tasks are named by their instructions
+    if suite in (*TABLETOP_SUITES, *OFFICIAL_SUITES):  # the suites whose tasks are named by their instructions
         config, collected = provenance.get("config", {}), provenance.get("dataset", {}).get("collected", {})
         names = config.get("tasks") or collected.get("tasks") or list(provenance.get("train_states") or ())
     if not names and suite in TABLETOP_SUITES:
@@ -215,7 +215,7 @@ def trained_on(provenance: Mapping[str, Any]) -> dict[str, Any]:
 
         names = list(problems(suite))
     tasks = provenance.get("instructions") or sorted({instruction_of(name) for name in names})
-    like_libero = base_suite(suite or "") in (*TABLETOP_SUITES, *SUITES)
+    like_libero = base_suite(suite or "") in (*TABLETOP_SUITES, *OFFICIAL_SUITES)
     known = {"embodiment": "libero" if like_libero else suite, "tasks": tasks if 0 < len(tasks) <= MAX_LIST else None}
     return known | {"views": provenance.get("views")}
 

@@ -35,7 +35,7 @@ from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.ranks import ProcessRank
 from embodied_rl.utils.signals import Interrupted
-from embodied_rl.utils.suites import SUITES
+from embodied_rl.utils.suites import OFFICIAL_SUITES
 from embodied_rl.utils.words import counted
 from embodied_rl.vec_env import SimulatorFailed
 
@@ -208,7 +208,7 @@ def notices(config: TrainConfig, benchmark: str) -> list[str]:
         made = f": embodied-rl collect {config.suite} --out demos, then embodied-rl sft demos --out start"
         lines.append(
             f"No policy for {config.suite} ships with the package: the one for the tabletop will not succeed on it. "
-            "Name one with --policy.checkpoint" + (f", or make one{made}." if config.suite in SUITES else ".")
+            "Name one with --policy.checkpoint" + (f", or make one{made}." if config.suite in OFFICIAL_SUITES else ".")
         )
     elif benchmark == "libero" and is_shipped(checkpoint):
         lines.append(

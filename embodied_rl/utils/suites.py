@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 TABLETOP_SUITES = ("tabletop_spatial", "tabletop_object", "tabletop_goal", "tabletop_long")
 """The built-in ones."""
-SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
+OFFICIAL_SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
 """LIBERO's own."""
 PRO_VARIANTS = ("object", "swap", "lan", "task")
 """LIBERO-PRO's: other objects, positions swapped, reworded instructions, another task in the same scene."""
-PRO_SUITES = tuple(f"{suite}_{variant}" for suite in SUITES if suite != "libero_90" for variant in PRO_VARIANTS)
+PRO_SUITES = tuple(
+    f"{suite}_{variant}" for suite in OFFICIAL_SUITES if suite != "libero_90" for variant in PRO_VARIANTS
+)
 """LIBERO-PRO's, by the names that its package registers: libero_spatial_swap, ..."""
 
 

@@ -16,7 +16,7 @@ from embodied_rl.sim.envpool.load import load_envpool
 from embodied_rl.sim.task import SEEDED_HELDOUT, SEEDED_TRAIN, TaskSpec
 from embodied_rl.utils.suites import as_names
 
-SUITES = ("metaworld", "fetch", "playground", "dm_control")
+ENVPOOL_SUITES = ("metaworld", "fetch", "playground", "dm_control")
 _DRAWN = 10_100
 _HZ = {
     "Acrobot": 100.0,
@@ -89,7 +89,7 @@ def task_ids(suite: str) -> dict[str, str]:
         return {key: key for key, at in made_by.items() if at == "playground" and "/" not in key}
     if suite == "dm_control":  # Lqr's actions have no bounds that a policy could be scaled to
         return {_words(key, "-"): key for key, at in made_by.items() if at == "dmc" and not key.startswith("Lqr")}
-    raise UserError(f"unknown suite '{suite}'.{suggest(suite, SUITES)}")
+    raise UserError(f"unknown suite '{suite}'.{suggest(suite, ENVPOOL_SUITES)}")
 
 
 def _task(suite: str, name: str, env_id: str) -> EnvPoolTask:

@@ -31,7 +31,7 @@ from embodied_rl.sim.libero.premises import Premises
 from embodied_rl.sim.mujoco.era import mark, require
 from embodied_rl.sim.mujoco.indicators import FIRST_GROUP
 from embodied_rl.sim.mujoco.task import In, Indicator, JointRange, MujocoTask, On, OnSite, Predicate
-from embodied_rl.utils.suites import PRO_SUITES, SUITES, base_suite
+from embodied_rl.utils.suites import OFFICIAL_SUITES, PRO_SUITES, base_suite
 
 HORIZONS = {"libero_spatial": 220, "libero_object": 280, "libero_goal": 300, "libero_10": 520, "libero_90": 400}
 """Control steps of an episode after its settle steps, as OpenVLA's evaluation counts them; LIBERO-PRO's suites have
@@ -79,13 +79,13 @@ class LiberoTask(MujocoTask):
 
 def suites() -> tuple[str, ...]:
     """LIBERO's suites."""
-    return SUITES
+    return OFFICIAL_SUITES
 
 
 def tasks(root: Path, suite: str) -> list[str]:
     """Full names of the suite's installed tasks, in the benchmark's order. UserError when none is, or no such suite."""
-    if suite not in (*SUITES, *PRO_SUITES):
-        raise UserError(f"unknown LIBERO suite '{suite}'.{suggest(suite, (*SUITES, *PRO_SUITES))}")
+    if suite not in (*OFFICIAL_SUITES, *PRO_SUITES):
+        raise UserError(f"unknown LIBERO suite '{suite}'.{suggest(suite, (*OFFICIAL_SUITES, *PRO_SUITES))}")
     names = [name for name in installed(root) if name.startswith(f"{suite}/")]
     if not names:
         raise UserError(f"suite '{suite}' is not installed in {root}; run: {install_command(suite)}")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from embodied_rl.sim.libero.install.environment import OFFICIAL
-from embodied_rl.utils.suites import PRO_SUITES, SUITES
+from embodied_rl.utils.suites import OFFICIAL_SUITES, PRO_SUITES
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Benchmark:
 LIBERO = Benchmark(
     name="libero",
     title="LIBERO",
-    suites=SUITES,
+    suites=OFFICIAL_SUITES,
     packages=OFFICIAL,
     tasks=130,
     minutes=8,
@@ -56,4 +56,4 @@ LIBERO_PRO = Benchmark(
     manifest="manifest-pro.json",
     own_assets=True,
 )
-BENCHMARKS = {benchmark.name: benchmark for benchmark in (LIBERO, LIBERO_PRO)}
+INSTALLABLE = {benchmark.name: benchmark for benchmark in (LIBERO, LIBERO_PRO)}

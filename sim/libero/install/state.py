@@ -19,7 +19,7 @@ from embodied_rl.sim.libero.exported import (
     is_whole,
     read_exported,
 )
-from embodied_rl.sim.libero.install.benchmarks import BENCHMARKS, LIBERO, Benchmark
+from embodied_rl.sim.libero.install.benchmarks import INSTALLABLE, LIBERO, Benchmark
 from embodied_rl.sim.libero.install.folder import TRASH, WORK, alone
 from embodied_rl.sim.libero.install.install import OFFICIAL
 from embodied_rl.sim.libero.install.manifest import known_tasks, read_manifest
@@ -27,7 +27,7 @@ from embodied_rl.sim.libero.premise_files import FOLDER
 from embodied_rl.utils.output import folder_bytes
 
 _OURS = {
-    *(benchmark.manifest for benchmark in BENCHMARKS.values()),
+    *(benchmark.manifest for benchmark in INSTALLABLE.values()),
     "licenses",
     "tasks",
     "blobs",
@@ -171,7 +171,7 @@ def remove(root: Path, benchmark: Benchmark) -> int:
 
 
 def _others(benchmark: Benchmark) -> list[Benchmark]:
-    return [other for other in BENCHMARKS.values() if other != benchmark]
+    return [other for other in INSTALLABLE.values() if other != benchmark]
 
 
 def _remove_own(root: Path, benchmark: Benchmark, kept: list[str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from embodied_rl.cli.eval import BENCHMARKS, QUICK, _on_its_suite
+from embodied_rl.cli.eval import EVALUATED, QUICK, _on_its_suite
 from embodied_rl.cli.select import select
 from embodied_rl.errors import UserError
 from embodied_rl.factory.made_for import is_published_format, suite_of
@@ -44,10 +44,10 @@ def test_the_suite_stands_in_the_provenance(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "benchmarks", "suite"),
     [
-        ([], BENCHMARKS, "libero_object"),
+        ([], EVALUATED, "libero_object"),
         (["libero"], ("libero",), "libero_object"),
         (["tabletop"], ("tabletop",), QUICK.suite),
-        (["--suite", "tabletop_spatial"], BENCHMARKS, QUICK.suite),
+        (["--suite", "tabletop_spatial"], EVALUATED, QUICK.suite),
     ],
 )
 def test_eval_takes_the_suite_that_a_run_was_trained_on(
@@ -59,7 +59,7 @@ def test_eval_takes_the_suite_that_a_run_was_trained_on(
 
 def test_eval_keeps_its_own_suite_for_a_policy_of_another_kind_of_world(tmp_path: Path) -> None:
     command = QUICK.__class__(suite=QUICK.suite, checkpoint=str(_policy(tmp_path / "policy", "metaworld")))
-    assert _on_its_suite(command, [], BENCHMARKS).suite == QUICK.suite
+    assert _on_its_suite(command, [], EVALUATED).suite == QUICK.suite
 
 
 def test_a_published_folder_is_known_by_its_config(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ import pytest
 from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
 from embodied_rl.cli import main
 from embodied_rl.config.env import EnvPoolConfig, GymnasiumConfig, ManiSkillConfig, StepReward
-from embodied_rl.config.suites import STATE_SUITES
-from embodied_rl.config.suites import SUITES as TABLE
+from embodied_rl.config.suites import STATE_SUITES, SUITES
 from embodied_rl.config.train import TrainConfig, load_yaml
 from embodied_rl.errors import UserError
 from embodied_rl.factory.run_config import with_step_discount
@@ -82,10 +81,10 @@ def test_a_controller_by_name() -> None:
 @pytest.mark.parametrize(("suite", "scored"), [("metaworld", True), ("fetch", True), ("dm_control", False)])
 def test_suites_open_with_their_example(suite: str, scored: bool) -> None:
     config = EnvPoolConfig(num_envs=1)
-    with closing(open_tasks(load(suite, TABLE[suite].example, config), config)) as env:
+    with closing(open_tasks(load(suite, SUITES[suite].example, config), config)) as env:
         assert env.info.suite == suite
         assert env.info.has_success == scored
-        assert list(env.train_states) == [f"{suite}/{TABLE[suite].example}"]
+        assert list(env.train_states) == [f"{suite}/{SUITES[suite].example}"]
 
 
 @pytest.mark.parametrize(
@@ -115,11 +114,11 @@ def test_a_discount_without_a_potential_is_refused() -> None:
 
 def test_a_suite_is_not_opened_in_another_simulator() -> None:
     with pytest.raises(UserError, match="suite 'fetch' runs in simulator envpool, not gymnasium"):
-        load("fetch", TABLE["fetch"].example, GymnasiumConfig(num_envs=1))
+        load("fetch", SUITES["fetch"].example, GymnasiumConfig(num_envs=1))
 
 
 def test_every_suite_of_states_has_an_example() -> None:
-    assert all(TABLE[name].example for name in STATE_SUITES)
+    assert all(SUITES[name].example for name in STATE_SUITES)
 
 
 @pytest.mark.parametrize("words", ["train tabletop", "train gymnasium --task Pendulum-v1"])

@@ -13,8 +13,7 @@ import torch
 
 from embodied_rl.cli import main
 from embodied_rl.config.env import MujocoConfig, as_simulator
-from embodied_rl.config.suites import STATE_SUITES
-from embodied_rl.config.suites import SUITES as TABLE
+from embodied_rl.config.suites import STATE_SUITES, SUITES
 from embodied_rl.errors import UserError
 from embodied_rl.factory.suites import load
 from embodied_rl.policies.checkpoints.folder import read_weights
@@ -159,7 +158,7 @@ def test_what_does_not_go_together_is_refused_in_one_line(
 def test_no_state_is_both_trained_and_evaluated(suite: str) -> None:
     assert not set(SEEDED_TRAIN) & set(SEEDED_HELDOUT)
     with pytest.raises(UserError, match="needs the name of a task"):
-        load(suite, (), as_simulator(MujocoConfig(), TABLE[suite].simulators[0]))
+        load(suite, (), as_simulator(MujocoConfig(), SUITES[suite].simulators[0]))
 
 
 def test_statistics_take_in_what_a_pipelined_run_learned_by_groups(tmp_path: Path) -> None:

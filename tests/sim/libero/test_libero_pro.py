@@ -24,7 +24,7 @@ from embodied_rl.jobs.eval_request import suite_name
 from embodied_rl.sim.libero.exported import install_command, installed
 from embodied_rl.sim.libero.install import environment, export
 from embodied_rl.sim.libero.install import install as install_module
-from embodied_rl.sim.libero.install.benchmarks import BENCHMARKS, LIBERO, LIBERO_PRO
+from embodied_rl.sim.libero.install.benchmarks import INSTALLABLE, LIBERO, LIBERO_PRO
 from embodied_rl.sim.libero.install.environment import SUPPORT, Environment
 from embodied_rl.sim.libero.install.export import Official
 from embodied_rl.sim.libero.install.install import install
@@ -34,7 +34,7 @@ from embodied_rl.sim.libero.protocol import PROTOCOLS
 from embodied_rl.sim.libero.tasks import HORIZONS, load_task, tasks
 from embodied_rl.sim.perturb import KINDS
 from embodied_rl.utils.output import folder_bytes
-from embodied_rl.utils.suites import PRO_SUITES, SUITES, base_suite
+from embodied_rl.utils.suites import OFFICIAL_SUITES, PRO_SUITES, base_suite
 from tests.sim.libero.exported_tasks import NAME
 from tests.sim.libero.stage import BDDL, SHORT, FakeEnvironment, Silent, Stage
 
@@ -63,12 +63,12 @@ def install_pro(stage: Stage, monkeypatch: pytest.MonkeyPatch, **options: Any) -
 
 def test_the_suites_are_those_of_the_package() -> None:
     assert len(PRO_SUITES) == 16
-    assert {base_suite(suite) for suite in PRO_SUITES} == {suite for suite in SUITES if suite != "libero_90"}
+    assert {base_suite(suite) for suite in PRO_SUITES} == {suite for suite in OFFICIAL_SUITES if suite != "libero_90"}
     assert base_suite("libero_object_object") == "libero_object"
     assert base_suite("libero_object") == "libero_object"
     assert base_suite("tabletop_goal") == "tabletop_goal"
-    assert set(LIBERO_SUITES) == {*SUITES, *PRO_SUITES}
-    assert not set(PRO_SUITES) & set(SUITES)
+    assert set(LIBERO_SUITES) == {*OFFICIAL_SUITES, *PRO_SUITES}
+    assert not set(PRO_SUITES) & set(OFFICIAL_SUITES)
     assert not {f"perturb_{kind}" for kind in KINDS} & set(LIBERO_SUITES)
 
 
@@ -204,7 +204,7 @@ def test_every_official_package_is_installed_by_its_hash(tmp_path: Path, monkeyp
     monkeypatch.setattr(environment.venv.EnvBuilder, "create", lambda self, folder: Path(folder).mkdir())
     monkeypatch.setattr(Environment, "_install", lambda self, *words: calls.append(words))
     found: dict[str, int] = {}
-    for benchmark in BENCHMARKS.values():
+    for benchmark in INSTALLABLE.values():
         Environment(tmp_path / benchmark.name, benchmark.packages).build()
     for words in calls:
         if words != (f"mujoco=={mujoco.__version__}",):
@@ -213,6 +213,6 @@ def test_every_official_package_is_installed_by_its_hash(tmp_path: Path, monkeyp
                 if not line.startswith("#"):
                     pin = line.split()[0]
                     found[pin] = len(re.findall(r"--hash=sha256:[0-9a-f]{64}\b", line))
-    wanted = {f"{name}=={version}" for b in BENCHMARKS.values() for name, version in {**b.packages, **SUPPORT}.items()}
+    wanted = {f"{name}=={version}" for b in INSTALLABLE.values() for name, version in {**b.packages, **SUPPORT}.items()}
     assert wanted <= found.keys()
     assert min(found.values()) > 0
