@@ -11,7 +11,7 @@ import pytest
 
 from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
 from embodied_rl.cli import main
-from embodied_rl.config.env import EnvPoolConfig, GymnasiumConfig, ManiSkillConfig, StepReward
+from embodied_rl.config.env import EnvPoolConfig, GymnasiumConfig, ManiSkillConfig, RewardMode
 from embodied_rl.config.suites import STATE_SUITES, SUITES
 from embodied_rl.config.train import TrainConfig, load_yaml
 from embodied_rl.errors import UserError
@@ -91,7 +91,7 @@ def test_suites_open_with_their_example(suite: str, scored: bool) -> None:
     ("suite", "reward_mode", "gamma"),
     [("metaworld", "auto", 0.9), ("fetch", "progress", 0.9), ("fetch", "success", None)],
 )
-def test_progress_is_discounted_as_the_learner_does(suite: str, reward_mode: StepReward, gamma: float | None) -> None:
+def test_progress_is_discounted_as_the_learner_does(suite: str, reward_mode: RewardMode, gamma: float | None) -> None:
     config = TrainConfig(
         suite=suite, output="runs/1", env=EnvPoolConfig(reward_mode=reward_mode), algorithm=PPOConfig(gamma=0.9)
     )
