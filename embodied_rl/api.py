@@ -25,7 +25,7 @@ from embodied_rl.factory.views import SampledEpisodes
 from embodied_rl.jobs.ranks import train_as_worker_rank
 from embodied_rl.jobs.run_folder import existing_run, new_run
 from embodied_rl.jobs.train import run
-from embodied_rl.jobs.train_setup import Given
+from embodied_rl.jobs.train_setup import Overrides
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.rollout.sampler import evaluation_specs
@@ -278,14 +278,14 @@ def train(
         overrides["env"], env = env, None
     if isinstance(policy, Mapping):
         overrides["policy"], policy = policy, None
-    given = Given(env, policy)
+    passed = Overrides(env, policy)
     if not ProcessRank.from_env().is_main:
-        return train_as_worker_rank(given)
+        return train_as_worker_rank(passed)
     if resume is not None:
         if recipe is not None or output is not None or overrides:
             raise UserError("resume= continues a run with its own config: only iterations, env and policy go with it.")
         with existing_run(Path(resume), iterations) as config:
-            return run(config, "embodied_rl.train", resume=True, given=given)
+            return run(config, "embodied_rl.train", resume=True, overrides=passed)
     if recipe is None:
         raise UserError(f"train needs a recipe ({', '.join(recipes.names())}), a config, or resume=.")
     config = recipes.get(recipe) if isinstance(recipe, str) else recipe
@@ -301,7 +301,7 @@ def train(
         config = dataclasses.replace(config, suite=env.info.suite, tasks=(), env=as_simulator(config.env, "custom"))
     config.check()
     with new_run(config) as config:
-        return run(config, "embodied_rl.train", given=given)
+        return run(config, "embodied_rl.train", overrides=passed)
 
 
 def _load_known(checkpoint: str, device: str, options: dict[str, Any]) -> AnyPolicy:

@@ -99,7 +99,7 @@ def run_trial(config: TrainConfig, env: VecEnv, policy: TrainablePolicy, states:
 
 
 @dataclass(slots=True)
-class Outcome(Generic[CandidateT]):
+class TrialOutcome(Generic[CandidateT]):
     """What trying a candidate gave: the trials of its last round (1, 2, ...), or the error that ruled it out."""
 
     candidate: CandidateT
@@ -130,7 +130,7 @@ FINALISTS = 2
 
 def halve(
     candidates: Sequence[CandidateT], trial: Callable[[CandidateT, Round], Trial]
-) -> tuple[Outcome[CandidateT], list[Outcome[CandidateT]]]:
+) -> tuple[TrialOutcome[CandidateT], list[TrialOutcome[CandidateT]]]:
     """Try `candidates`, the simplest first, keep the faster half after each of ROUNDS, and return the best and all.
 
     The last round is for FINALISTS. Trials of a round are paired: all candidates take turns, there and back, so that a
@@ -140,7 +140,7 @@ def halve(
     Raises:
         RuntimeError: every candidate failed; the message has the first one's error.
     """
-    outcomes = [Outcome(candidate) for candidate in candidates]
+    outcomes = [TrialOutcome(candidate) for candidate in candidates]
     alive = list(outcomes)
     for number in _rounds(len(candidates)):
         for outcome in alive:
@@ -168,7 +168,7 @@ def _kept(count: int, number: int) -> int:
     return FINALISTS if number >= len(ROUNDS) - 2 else max(FINALISTS, math.ceil(count / 2))
 
 
-def _try(outcome: Outcome[CandidateT], round_: Round, trial: Callable[[CandidateT, Round], Trial]) -> None:
+def _try(outcome: TrialOutcome[CandidateT], round_: Round, trial: Callable[[CandidateT, Round], Trial]) -> None:
     try:
         outcome.trials.append(trial(outcome.candidate, round_))
     except Exception as error:  # noqa: BLE001  # the table says it, and the run would meet it too

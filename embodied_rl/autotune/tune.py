@@ -17,7 +17,7 @@ from rich.table import Table
 
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.autotune.memory import host_shortage
-from embodied_rl.autotune.trials import Outcome, Round, Trial, halve, num_trials, run_trial
+from embodied_rl.autotune.trials import Round, Trial, TrialOutcome, halve, num_trials, run_trial
 from embodied_rl.config.env import EnvConfig, resized
 from embodied_rl.config.train import TrainConfig
 from embodied_rl.errors import UserError
@@ -37,8 +37,8 @@ class Tuning:
     """The config with the choice filled in, what its candidate's trials gave, and all candidates' outcomes."""
 
     config: TrainConfig
-    best: Outcome[TrainConfig]
-    outcomes: list[Outcome[TrainConfig]]
+    best: TrialOutcome[TrainConfig]
+    outcomes: list[TrialOutcome[TrainConfig]]
 
     def describe(self) -> str:
         """The choice, in a line."""
@@ -110,7 +110,7 @@ def _tune(config: TrainConfig, trials: _Trials, console: Console, others: Sequen
     observation, rows_per_group = trials.look()
     batch_rows = round(config.rollout.groups(trials.group_size) * rows_per_group)
     outcomes = [
-        Outcome(one, error=host_shortage(one, observation, batch_rows))
+        TrialOutcome(one, error=host_shortage(one, observation, batch_rows))
         for one in candidates(config, rows_per_group, others)
     ]
     fitting = [outcome.candidate for outcome in outcomes if outcome.error is None]

@@ -8,7 +8,7 @@ from typing import Any
 
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.evaluate import Score, nothing_measured, run_once, score
-from embodied_rl.evaluation.results_log import EpisodeResultsLog, Finished, Outcome
+from embodied_rl.evaluation.results_log import EpisodeOutcome, EpisodeResultsLog, Finished
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.types import EpisodeResult, EpisodeSpec
 from embodied_rl.vec_env import VecEnv
@@ -34,7 +34,7 @@ class BenchmarkReport:
     overall: Tally
     tasks: dict[str, Tally]
     unseen: Tally | None
-    outcomes: list[Outcome]
+    outcomes: list[EpisodeOutcome]
     not_measured: list[EpisodeSpec]
 
     def to_json(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def run_missing(
     mode: ActMode,
     ledger: EpisodeResultsLog,
     *,
-    outcome_of: Callable[[EpisodeResult], Outcome] = Outcome,
+    outcome_of: Callable[[EpisodeResult], EpisodeOutcome] = EpisodeOutcome,
     on_episode: Callable[[EpisodeResult], None] | None = None,
     on_round: Callable[[], None] | None = None,
 ) -> None:
@@ -124,7 +124,7 @@ def summarise(
     return BenchmarkReport(tally(lambda spec: True), tasks, unseen, ordered, lost)
 
 
-def _tally(outcomes: Sequence[Outcome], not_measured: int, has_success: bool) -> Tally:
+def _tally(outcomes: Sequence[EpisodeOutcome], not_measured: int, has_success: bool) -> Tally:
     results = [outcome.result for outcome in outcomes]
     ends = [outcome.at_end for outcome in outcomes if outcome.at_end is not None]
     whole = len(ends) == len(outcomes)

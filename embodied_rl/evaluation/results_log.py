@@ -20,7 +20,7 @@ _NOT_MEASURED = "not_measured"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class EpisodeOutcome:
     """A finished episode. at_end: the goal held after its last step, None where episodes stop at success.
 
     perturbation: what a perturbation changed in this episode. motion: how smooth it was, as
@@ -37,11 +37,11 @@ class Outcome:
         return asdict(self)
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Outcome:
+    def from_json(data: Mapping[str, Any]) -> EpisodeOutcome:
         """The inverse of `to_json`."""
         result = dict(data["result"])
         spec = EpisodeSpec(**result.pop("spec"))
-        return Outcome(EpisodeResult(spec=spec, **result), data["at_end"], data["perturbation"], data["motion"])
+        return EpisodeOutcome(EpisodeResult(spec=spec, **result), data["at_end"], data["perturbation"], data["motion"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Finished:
     outcomes: of those that were measured. not_measured: those that broke the simulator.
     """
 
-    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    outcomes: dict[int, EpisodeOutcome] = field(default_factory=dict)
     not_measured: dict[int, EpisodeSpec] = field(default_factory=dict)
 
     def spec(self, episode: int) -> EpisodeSpec | None:
@@ -80,7 +80,7 @@ class EpisodeResultsLog:
         self._file = file
 
     @property
-    def outcomes(self) -> dict[int, Outcome]:
+    def outcomes(self) -> dict[int, EpisodeOutcome]:
         """Of the episodes that were measured, by id."""
         return self.finished.outcomes
 
@@ -133,7 +133,7 @@ class EpisodeResultsLog:
         read_request(folder)
         return json.loads((folder / REQUEST).read_bytes())["fingerprint"]
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: EpisodeOutcome) -> None:
         """Record a finished episode; it is on disk when this returns. ValueError if it was recorded before."""
         number = outcome.result.spec.episode_id
         self._write(number, outcome.to_json())
@@ -195,7 +195,7 @@ def _read(path: Path) -> Finished:
     for number, line in enumerate(data[:whole].splitlines(), 1):
         try:
             row = json.loads(line)
-            outcome = None if _NOT_MEASURED in row else Outcome.from_json(row)
+            outcome = None if _NOT_MEASURED in row else EpisodeOutcome.from_json(row)
             spec = EpisodeSpec(**row[_NOT_MEASURED]) if outcome is None else outcome.result.spec
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path} line {number} is damaged ({error}): start again with another --output.") from error

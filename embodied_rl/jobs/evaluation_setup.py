@@ -17,7 +17,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.evaluation.actions import ActionRecorder, smoothness
 from embodied_rl.evaluation.benchmark import interleaved, run_missing
 from embodied_rl.evaluation.overlap import Overlap, overlap, trained_states
-from embodied_rl.evaluation.results_log import EpisodeResultsLog, Outcome
+from embodied_rl.evaluation.results_log import EpisodeOutcome, EpisodeResultsLog
 from embodied_rl.factory.backends import check_fits, check_observes, observes
 from embodied_rl.factory.envs import pick_renderer
 from embodied_rl.factory.made_for import need_control_rate
@@ -184,12 +184,12 @@ def run_episodes(
     # of a hand's translations, which the actions of other suites are not
     recorder = ActionRecorder(env) if plan.tasks.scenes else None
 
-    def outcome_of(result: EpisodeResult) -> Outcome:
+    def outcome_of(result: EpisodeResult) -> EpisodeOutcome:
         number = result.spec.episode_id
         perturbation = plan.variants[number].drawn if plan.variants else {}
         at_end = env.at_end(number) if command.at_end else None
         motion = {} if recorder is None else smoothness(recorder.take(number))
-        return Outcome(result, at_end, perturbation, motion)
+        return EpisodeOutcome(result, at_end, perturbation, motion)
 
     run_missing(
         recorder or env,

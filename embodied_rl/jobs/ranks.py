@@ -14,7 +14,7 @@ from rich.console import Console
 from embodied_rl.config.train import TrainConfig, from_dict, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.factory.remote import remote_worker_factory
-from embodied_rl.jobs.train_setup import Given, RunSetup, open_run, with_reward
+from embodied_rl.jobs.train_setup import Overrides, RunSetup, open_run, with_reward
 from embodied_rl.learner.distributed.collectives import Collectives, ValueT
 from embodied_rl.learner.distributed.join import for_learner, joined
 from embodied_rl.reward_model import SIMULATOR_REWARD, RewardModel
@@ -78,7 +78,7 @@ def broadcast_outcome(outcome: TrainOutcome, collectives: Collectives) -> TrainO
     return outcome
 
 
-def train_as_worker_rank(given: Given | None = None) -> TrainOutcome:
+def train_as_worker_rank(overrides: Overrides | None = None) -> TrainOutcome:
     """Train as one of the worker ranks, what the main rank broadcasts; nothing is written or said.
 
     Raises:
@@ -94,7 +94,7 @@ def train_as_worker_rank(given: Given | None = None) -> TrainOutcome:
             return outcome
         config = from_dict(data)
         ranks = RunRanks(config, checkpoint, for_learner(collectives, fsdp=config.learner.fsdp))
-        setup = stack.enter_context(open_together(ranks, given or Given(), Console(quiet=True)))
+        setup = stack.enter_context(open_together(ranks, overrides or Overrides(), Console(quiet=True)))
         return train(
             Path(setup.config.output),
             setup.env,
@@ -108,7 +108,7 @@ def train_as_worker_rank(given: Given | None = None) -> TrainOutcome:
 
 
 @contextmanager
-def open_together(ranks: RunRanks, given: Given, console: Console) -> Iterator[RunSetup]:
+def open_together(ranks: RunRanks, overrides: Overrides, console: Console) -> Iterator[RunSetup]:
     """`open_run` on every rank; what is wrong on any of them is said once, before anything is written.
 
     Raises:
@@ -119,7 +119,9 @@ def open_together(ranks: RunRanks, given: Given, console: Console) -> Iterator[R
     with ExitStack() as stack:
         setup, wrong = None, None
         try:
-            setup = with_reward(stack.enter_context(open_run(ranks.config, given, console, resume=ranks.checkpoint)))
+            setup = with_reward(
+                stack.enter_context(open_run(ranks.config, overrides, console, resume=ranks.checkpoint))
+            )
         except UserError as error:
             wrong = error
         pinned = _agree(collectives, wrong, {} if setup is None else _pinned(setup.config))

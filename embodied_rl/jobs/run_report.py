@@ -33,7 +33,7 @@ TIMELINE = "timeline.svg"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TaskOutcome:
     """Success of one task (or of all together) on held-out states.
 
     after: of the newest evaluation; None before there is a second one. change: None where the two are not of the same
@@ -62,7 +62,7 @@ class Report:
     Args:
         title: the policy and what it is trained on.
         state: how far the run is, in words.
-        when: of which policy `Outcome.after` is, such as 'after 30 updates'.
+        when: of which policy `TaskOutcome.after` is, such as 'after 30 updates'.
         facts: what a reader wants to know first, by name.
         run_info: all of what really ran.
         outcomes: all tasks together, then each.
@@ -77,7 +77,7 @@ class Report:
     when: str
     facts: Mapping[str, Any]
     run_info: Mapping[str, Any]
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[TaskOutcome]
     config: str
     metrics: Sequence[Mapping[str, Any]] = ()
     clips: Sequence[Clip] = field(default_factory=tuple)
@@ -143,7 +143,7 @@ def render_report(report: Report) -> str:
     )
 
 
-def _summary(total: Outcome, when: str) -> str:
+def _summary(total: TaskOutcome, when: str) -> str:
     """What the headline means: the change with its interval, or the first evaluation alone."""
     what = "Success" if total.before.has_success else "Mean return"
     before = f"before training {_measured(total.before)}"
@@ -211,7 +211,7 @@ def result_lines(folder: Path) -> list[str]:
     return [f"change: {change_words(change)}"] if outcomes and (change := outcomes[0].change) else []
 
 
-def _after(outcome: Outcome) -> tuple[str, str]:
+def _after(outcome: TaskOutcome) -> tuple[str, str]:
     if outcome.after is None:
         return "not yet", ""
     value, interval = cells(outcome.after)
@@ -220,7 +220,7 @@ def _after(outcome: Outcome) -> tuple[str, str]:
     return value, f"{interval}\n{moved(outcome.before.mean_return, outcome.after.mean_return)}"
 
 
-def _outcomes(record: RunRecord) -> tuple[list[Outcome], int]:
+def _outcomes(record: RunRecord) -> tuple[list[TaskOutcome], int]:
     """All tasks together, then each, and how many updates the newest evaluation comes after.
 
     No outcomes before the first evaluation; 0 updates before there is a second one.
@@ -231,10 +231,10 @@ def _outcomes(record: RunRecord) -> tuple[list[Outcome], int]:
     updates = max(record.evaluations(), default=0)
     after = _evaluation(record.folder, updates) if updates else None
     if after is None:
-        return [Outcome("all tasks", before.overall), *(Outcome(*item) for item in before.tasks.items())], 0
-    total = Outcome("all tasks", before.overall, after.overall, paired_change(before, after))
+        return [TaskOutcome("all tasks", before.overall), *(TaskOutcome(*item) for item in before.tasks.items())], 0
+    total = TaskOutcome("all tasks", before.overall, after.overall, paired_change(before, after))
     each = [
-        Outcome(task, score, after.tasks[task], paired_change(before, after, task))
+        TaskOutcome(task, score, after.tasks[task], paired_change(before, after, task))
         for task, score in before.tasks.items()
     ]
     return [total, *each], updates
@@ -262,7 +262,7 @@ def _left_out(folder: Path) -> str:
     return f"The simulator breaks from {counted(len(states), 'initial state')}: {name_states(states)}."
 
 
-def _clips(folder: Path, outcomes: list[Outcome]) -> list[Clip]:
+def _clips(folder: Path, outcomes: list[TaskOutcome]) -> list[Clip]:
     clips: list[Clip] = []
     for outcome in outcomes[1:]:
         before, after = (video_path(folder, outcome.label, when) for when in ("before", "after"))

@@ -19,7 +19,7 @@ from embodied_rl.jobs.ranks import RunRanks, broadcast_outcome, broadcast_run, o
 from embodied_rl.jobs.run_folder import check_unchanged, write_run_info
 from embodied_rl.jobs.run_info import end_session, is_finished
 from embodied_rl.jobs.run_report import result_lines, result_table, write_run_report, write_timeline
-from embodied_rl.jobs.train_setup import Given, RunSetup, load_command, run_info
+from embodied_rl.jobs.train_setup import Overrides, RunSetup, load_command, run_info
 from embodied_rl.jobs.videos import record_before_after
 from embodied_rl.learner.checkpoint import POLICY, Checkpoints, iteration_of, verify
 from embodied_rl.learner.distributed.join import joined
@@ -50,7 +50,7 @@ def run(
     benchmark: str = "",
     resume: bool = False,
     start: str | None = None,
-    given: Given | None = None,
+    overrides: Overrides | None = None,
 ) -> TrainOutcome:
     """Train as `config` says, from the first evaluation to the report.
 
@@ -61,7 +61,7 @@ def run(
         benchmark: As typed after `train`; decides what is said to the user. '' when resuming.
         resume: Go on from the run's newest checkpoint, or begin anew where it has none.
         start: Name of the checkpoint to go on from instead, such as iter-000010.
-        given: Simulator and policy, where they are objects and not names in the config.
+        overrides: Simulator and policy, where they are objects and not names in the config.
     """
     console, began, folder = LastingConsole(), time.perf_counter(), Path(config.output)
     with ExitStack() as stack:
@@ -71,7 +71,7 @@ def run(
             return broadcast_outcome(_finished(config, checkpoint, console), collectives)
         ranks = broadcast_run(config, checkpoint, collectives)
         console.facts(notices(config, benchmark))
-        setup = stack.enter_context(open_together(ranks, given or Given(), console))
+        setup = stack.enter_context(open_together(ranks, overrides or Overrides(), console))
         config = setup.config
         info = run_info(setup, command)
         console.facts(run_head(info, config))

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class Overrides:
     """Objects that a caller of `embodied_rl.train` passes in place of names in the config."""
 
     env: TaskEnv | None = None
@@ -91,7 +91,7 @@ class RunSetup:
     states: RunStates
     policy_info: PolicyInfo
     simulator_info: SimulatorInfo
-    given: Given
+    overrides: Overrides
     instructions: tuple[str, ...] = ()
     reward_model: RewardModel = SIMULATOR_REWARD
     left_out: tuple[int, int] | None = None
@@ -100,9 +100,9 @@ class RunSetup:
     @property
     def resume_command(self) -> str:
         """How a stopped run is continued."""
-        if self.given == Given():
+        if self.overrides == Overrides():
             return shlex.join(["embodied-rl", "train", "--resume", self.config.output])
-        objects = ", ".join(f"{name}=..." for name in ("env", "policy") if getattr(self.given, name) is not None)
+        objects = ", ".join(f"{name}=..." for name in ("env", "policy") if getattr(self.overrides, name) is not None)
         return f"embodied_rl.train(resume={self.config.output!r}, {objects})"
 
 
@@ -142,19 +142,19 @@ def load_command(config: TrainConfig) -> str:
 
 
 @contextmanager
-def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Path | None) -> Iterator[RunSetup]:
+def open_run(config: TrainConfig, overrides: Overrides, console: Console, *, resume: Path | None) -> Iterator[RunSetup]:
     """Open what `config` names, or take what is given.
 
     Raises:
         UserError: Something that the config names is not there, or does not go with what is given.
     """
-    config, tasks = _tasks(config, given, resumed=resume is not None)
-    if given.policy is None:
+    config, tasks = _tasks(config, overrides, resumed=resume is not None)
+    if overrides.policy is None:
         _check_reads(config, tasks)
         made = None
     else:
-        config, made = passed(config, given.policy, resumed=resume is not None)
-    if given != Given():
+        config, made = passed(config, overrides.policy, resumed=resume is not None)
+    if overrides != Overrides():
         _refuse_copies(config)
     check_changes(config.perturb, config.env)
     if resume is not None:
@@ -181,27 +181,27 @@ def open_run(config: TrainConfig, given: Given, console: Console, *, resume: Pat
         states = RunStates(train, env.heldout_states, join_states(made.trained, train))
         yield RunSetup(
             config,
-            env if given.env is None else given.env,
+            env if overrides.env is None else overrides.env,
             made.policy,
             made.files(config, states.known),
             states,
             made.info,
             simulator_info(env.info, config.env, tasks.scenes, renderer),
-            given,
+            overrides,
             tasks.instructions,
             left_out=left_out_states(tasks.scenes),
             trained_physics_version=made.provenance.get("era"),
         )
 
 
-def _tasks(config: TrainConfig, given: Given, *, resumed: bool) -> tuple[TrainConfig, Tasks]:
+def _tasks(config: TrainConfig, overrides: Overrides, *, resumed: bool) -> tuple[TrainConfig, Tasks]:
     """The tasks that the config names or that are given, and the config with the options of their simulator."""
-    if given.env is not None:
+    if overrides.env is not None:
         refuse_reward(config.env, "the simulator that was passed")
         config = dataclasses.replace(
-            config, suite=given.env.info.suite, tasks=(), env=CustomEnvConfig(num_envs=given.env.num_envs)
+            config, suite=overrides.env.info.suite, tasks=(), env=CustomEnvConfig(num_envs=overrides.env.num_envs)
         )
-        return config, opened_by_user(given.env)
+        return config, opened_by_user(overrides.env)
     config = with_step_discount(config, resumed=resumed)
     return config, load(config.suite, config.tasks, config.env)
 

@@ -15,7 +15,7 @@ from embodied_rl.evaluation.benchmark import summarise
 from embodied_rl.evaluation.evaluate import Score, nothing_measured, score
 from embodied_rl.evaluation.intervals import mean_interval
 from embodied_rl.evaluation.overlap import Overlap
-from embodied_rl.evaluation.results_log import Finished, Outcome
+from embodied_rl.evaluation.results_log import EpisodeOutcome, Finished
 from embodied_rl.jobs.videos import failure_index, failure_path, failures
 from embodied_rl.policies.checkpoints.shipped import is_shipped
 from embodied_rl.studies.leaderboard_config import Leaderboard, describe_options
@@ -122,7 +122,7 @@ def _row(name: str, parts: Sequence[Measured], rank: int | None, not_ranked: str
     }
 
 
-def _motion(outcomes: Sequence[Outcome]) -> dict[str, float] | None:
+def _motion(outcomes: Sequence[EpisodeOutcome]) -> dict[str, float] | None:
     """How smoothly the arm was commanded; None where an episode's actions are no translations of a hand."""
     if not all(outcome.motion for outcome in outcomes):
         return None

@@ -26,7 +26,7 @@ WORKER_GB = 2.5
 
 
 @dataclass
-class Outcome:
+class ExportOutcome:
     """done: full names. missing: file -> the tasks that lack it. failed: full name -> reason."""
 
     done: list[str] = field(default_factory=list)
@@ -91,13 +91,13 @@ class Official:
 
 def export_tasks(
     official: Official, wanted: Mapping[str, int], root: Path, jobs: int, tell: Callable[[str], None]
-) -> Outcome:
+) -> ExportOutcome:
     """Export `wanted` (full name -> index in its suite) into `root` with `jobs` processes.
 
     tell(name) is called after each task. A task that fails is reported and stops no other; a full disk is an OSError.
     """
     official.link_assets()
-    settings, outcome, lock = official.settings(), Outcome(), threading.Lock()
+    settings, outcome, lock = official.settings(), ExportOutcome(), threading.Lock()
     waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
     for name in wanted:
         waiting.put(name)
@@ -132,7 +132,7 @@ def export_tasks(
     return outcome
 
 
-def _note(outcome: Outcome, name: str, answer: Mapping[str, Any]) -> None:
+def _note(outcome: ExportOutcome, name: str, answer: Mapping[str, Any]) -> None:
     for path in answer.get("missing", ()):
         outcome.missing.setdefault(path, []).append(name)
     if "error" in answer:

@@ -15,7 +15,7 @@ from embodied_rl.sim.libero.exported import is_whole, read_exported, sweep
 from embodied_rl.sim.libero.install.benchmarks import Benchmark
 from embodied_rl.sim.libero.install.environment import READY, Environment
 from embodied_rl.sim.libero.install.era import install_era_library
-from embodied_rl.sim.libero.install.export import Official, Outcome, count_jobs, export_tasks
+from embodied_rl.sim.libero.install.export import ExportOutcome, Official, count_jobs, export_tasks
 from embodied_rl.sim.libero.install.folder import (
     NEEDED_GB,
     WORK,
@@ -84,7 +84,7 @@ def install(
         assets, origin = fetch_assets(source, benchmark, environment, root / WORK, report)
         names = official_tasks(environment, benchmark)
         if names != known:  # from now on everybody can tell a suite that is only partly there
-            write_manifest(root, benchmark, environment, names, origin, Outcome())
+            write_manifest(root, benchmark, environment, names, origin, ExportOutcome())
         todo = _todo(root, names, wanted, fill_missing)
         altered = altered_files(assets) if isinstance(source, Path) else ()
         official = Official(environment, assets, fill_missing, root / WORK / f"scratch-{os.getpid()}", altered)
@@ -159,7 +159,9 @@ def is_usable(root: Path, name: str, *, approximate: bool = True) -> bool:
     return exported["mujoco"] == mujoco.__version__ and (approximate or not exported["approximate"])
 
 
-def _export(root: Path, official: Official, todo: Mapping[str, int], jobs: int | None, report: Reporter) -> Outcome:
+def _export(
+    root: Path, official: Official, todo: Mapping[str, int], jobs: int | None, report: Reporter
+) -> ExportOutcome:
     report.step("exporting tasks")
     for leftover in official.scratch.parent.glob("scratch-*"):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -174,7 +176,7 @@ def _export(root: Path, official: Official, todo: Mapping[str, int], jobs: int |
     return export_tasks(official, todo, root, jobs or count_jobs(), tell)
 
 
-def _complain(outcome: Outcome, wanted: int, origin: str, benchmark: Benchmark, log: Path) -> None:
+def _complain(outcome: ExportOutcome, wanted: int, origin: str, benchmark: Benchmark, log: Path) -> None:
     """UserError unless every task was exported."""
     if outcome.failed:
         name, reason = next(iter(outcome.failed.items()))

@@ -13,7 +13,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.sim.libero.exported import FORMAT, fingerprint, is_whole, read_exported, write_atomically
 from embodied_rl.sim.libero.install.benchmarks import Benchmark
 from embodied_rl.sim.libero.install.environment import Environment, packages
-from embodied_rl.sim.libero.install.export import Outcome
+from embodied_rl.sim.libero.install.export import ExportOutcome
 
 LICENCES = {
     "LIBERO's code, BDDL files and initial states": "MIT; see licenses/. LIBERO's data sets are CC BY 4.0.",
@@ -46,7 +46,12 @@ def known_tasks(root: Path, benchmark: Benchmark) -> dict[str, int]:
 
 
 def write_manifest(
-    root: Path, benchmark: Benchmark, environment: Environment, names: Mapping[str, int], origin: str, outcome: Outcome
+    root: Path,
+    benchmark: Benchmark,
+    environment: Environment,
+    names: Mapping[str, int],
+    origin: str,
+    outcome: ExportOutcome,
 ) -> None:
     """Say what there is, and what the official packages' licences are.
 

@@ -20,7 +20,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.evaluation.benchmark import interleaved, run_missing, summarise
 from embodied_rl.evaluation.evaluate import evaluate
 from embodied_rl.evaluation.intervals import wilson
-from embodied_rl.evaluation.results_log import EPISODES, EpisodeResultsLog, Finished, Outcome, read_request
+from embodied_rl.evaluation.results_log import EPISODES, EpisodeOutcome, EpisodeResultsLog, Finished, read_request
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.types import EpisodeResult, EpisodeSpec
 from tests.toy import HELDOUT, ToyEnv, ToyPolicy
@@ -30,12 +30,12 @@ REQUEST = {"suite": "toy", "seed": 11}
 MACHINE = {"renderer": "none"}
 
 
-def outcome(number: int, task: str, row: int, once: bool, at_end: bool | None) -> Outcome:
+def outcome(number: int, task: str, row: int, once: bool, at_end: bool | None) -> EpisodeOutcome:
     spec = EpisodeSpec(number, task, row, 5, number)
-    return Outcome(EpisodeResult(spec, once, once, not once, float(once), 2, 10 + number), at_end)
+    return EpisodeOutcome(EpisodeResult(spec, once, once, not once, float(once), 2, 10 + number), at_end)
 
 
-def finished(*rows: Outcome) -> Finished:
+def finished(*rows: EpisodeOutcome) -> Finished:
     return Finished({row.result.spec.episode_id: row for row in rows})
 
 
@@ -138,7 +138,7 @@ def test_what_was_drawn_and_the_end_are_recorded(tmp_path: Path) -> None:
             SPECS[:2],
             "greedy",
             ledger,
-            outcome_of=lambda result: Outcome(
+            outcome_of=lambda result: EpisodeOutcome(
                 result, result.spec.episode_id == 1, {"light": [0.5]} if result.spec.episode_id == 1 else {}
             ),
         )

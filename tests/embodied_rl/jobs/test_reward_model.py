@@ -23,7 +23,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.jobs.describe import reward_words
 from embodied_rl.jobs.ranks import RunRanks, WorkerRankError, open_together, settings_of
 from embodied_rl.jobs.run_folder import check_unchanged
-from embodied_rl.jobs.train_setup import Given, RunSetup, with_reward
+from embodied_rl.jobs.train_setup import Overrides, RunSetup, with_reward
 from embodied_rl.learner.distributed.collectives import Collectives
 from embodied_rl.learner.guard import GuardConfig
 from embodied_rl.reward_model import SIMULATOR_REWARD
@@ -45,7 +45,7 @@ def opened(config: TrainConfig, size: int = 16, *, has_success: bool = True) -> 
     info = SimpleNamespace(cameras=("agentview", "wrist"), image_shape=(size, size), has_success=has_success)
     env: Any = SimpleNamespace(info=info)
     none: Any = None
-    return RunSetup(config, env, none, none, none, none, none, Given())
+    return RunSetup(config, env, none, none, none, none, none, Overrides())
 
 
 def asks_for(folder: Path) -> TrainConfig:
@@ -213,7 +213,7 @@ def test_ranks_with_other_files_are_refused(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("embodied_rl.jobs.ranks.open_run", open_run)
 
     def begin(collectives: Collectives) -> str:
-        with open_together(RunRanks(config, None, collectives), Given(), Console(quiet=True)) as setup:
+        with open_together(RunRanks(config, None, collectives), Overrides(), Console(quiet=True)) as setup:
             return setup.config.reward.digest
 
     assert begin(Told(0)) == digest(Path(config.reward.model))

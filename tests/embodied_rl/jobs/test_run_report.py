@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 from embodied_rl.evaluation.change import Change
 from embodied_rl.evaluation.evaluate import Score
-from embodied_rl.jobs.run_report import Clip, Outcome, Report, render_report
+from embodied_rl.jobs.run_report import Clip, Report, TaskOutcome, render_report
 from embodied_rl.utils.words import sentence
 
 EVIL = """</pre><script>alert("x")</script> & 'quoted'"""
@@ -48,13 +48,13 @@ def example(text: str = "plain") -> Report:
         facts={"policy": text, "critic": None},
         run_info={"suite": text, text: 3},
         outcomes=[
-            Outcome(
+            TaskOutcome(
                 "all tasks",
                 Score(31, 50, 0.482, 0.741, 90.0, 0.0, 0.0),
                 Score(48, 50, 0.865, 0.989, 80.0, 0.0, 0.0),
                 Change(0.34, 0.19, 0.47, 50),
             ),
-            Outcome(text, Score(1, 4, 0.05, 0.7, 100.0, 0.0, 0.0)),
+            TaskOutcome(text, Score(1, 4, 0.05, 0.7, 100.0, 0.0, 0.0)),
         ],
         config=text,
         metrics=[
@@ -90,7 +90,9 @@ def test_what_was_measured_is_drawn_and_nothing_else() -> None:
 def test_tasks_are_named_by_their_sentences() -> None:
     task = "libero_90/KITCHEN_SCENE10_close_the_top_drawer"
     score = Score(1, 4, 0.05, 0.7, 100.0, 0.0, 0.0)
-    report = replace(example(), outcomes=[Outcome("all tasks", score), Outcome(task, score)], clips=[Clip(task, b"x")])
+    report = replace(
+        example(), outcomes=[TaskOutcome("all tasks", score), TaskOutcome(task, score)], clips=[Clip(task, b"x")]
+    )
     page = Page(render_report(report))
     assert page.text.count("close the top drawer (kitchen scene 10)") == 2
     assert "close_the" not in page.text
@@ -148,7 +150,7 @@ def test_quoted_text_cannot_become_markup() -> None:
 
 
 def test_a_run_without_pictures_has_no_empty_sections() -> None:
-    report = Report("t", "s", "after", {}, {}, [Outcome("all tasks", Score(0, 1, 0.0, 0.8, 50.0, 0.0, 0.0))], "c")
+    report = Report("t", "s", "after", {}, {}, [TaskOutcome("all tasks", Score(0, 1, 0.0, 0.8, 50.0, 0.0, 0.0))], "c")
     text = render_report(report)
     for heading in ("Training", "Before and after"):
         assert f"<h2>{heading}" not in text
