@@ -142,8 +142,8 @@ def test_no_command_shows_help_and_fails(capsys: pytest.CaptureFixture[str]) -> 
             "--algorithm.group-size does not apply to ppo (it belongs to grpo)",
         ),
         (
-            "train tabletop --algorithm grpo --algorithm.no-normalize-advantage",
-            "--algorithm.no-normalize-advantage does not apply to grpo (it belongs to ppo)",
+            "train tabletop --algorithm grpo --algorithm.no-bootstrap-truncated",
+            "--algorithm.no-bootstrap-truncated does not apply to grpo (it belongs to ppo)",
         ),
         (
             "train tabletop --algorithm grpo --algorithm.group-size 7 --rollout.episodes-per-iteration 64",
