@@ -54,6 +54,8 @@ def keys(config: type = TrainConfig, prefix: str = "") -> set[str]:
     """Dotted names of the options of a config class; a part that is one of several classes has those of each."""
     found: set[str] = set()
     for name, kind in typing.get_type_hints(config).items():
+        if typing.get_origin(kind) is typing.ClassVar:  # says something of the class
+            continue
         parts = [part for part in typing.get_args(kind) or (kind,) if dataclasses.is_dataclass(part)]
         found |= set().union(*(keys(typing.cast(type, part), f"{prefix}{name}.") for part in parts))
         if not parts:
