@@ -71,6 +71,7 @@ class DataStream(IntEnum):
     ORDER = 2
     SHIFT = 3
     DROP_HISTORY = 4
+    MIXTURE = 5
 
 
 @unique

@@ -35,13 +35,23 @@ class ExportRequest:
     dtype: torch.dtype | None
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Most actions, states and cameras of the robots that one network is for."""
+
+    actions: int
+    states: int
+    cameras: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class FreshRequest:
     """What a policy with random weights is made for, by `sft` or in an env.
 
     state [rows, P] and action [rows, A] are those of a data set or of some episodes; unit_actions: actions fill [-1, 1]
     already. bounds: what every component of an action lies within, where that is known: A each. own_units: actions are
-    as the robot takes them, such as joint angles, and no gripper in [-1, 1] is their last number.
+    as the robot takes them, such as joint angles, and no gripper in [-1, 1] is their last number. cameras: which of the
+    policy's this robot has; () all. room: of what the network must also take, for other robots.
     """
 
     preset: str
@@ -55,6 +65,8 @@ class FreshRequest:
     num_cameras: int = 2
     bounds: tuple[Array, Array] | None = None
     own_units: bool = False
+    cameras: tuple[int, ...] = ()
+    room: Room | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +83,7 @@ class TrainingMode:
 class PolicyFamily:
     """One kind of policy: the package `embodied_rl.policies.NAME`, whose modules are imported when they are needed.
 
-    All families have the same six modules: config, model, policy, checkpoint, hf_format, memory.
+    All families have the same modules: config, model, policy, start, checkpoint, hf_format, memory.
 
     Example:
         family = FAMILIES["pi0"]
@@ -112,7 +124,23 @@ class PolicyFamily:
 
     def fresh(self, request: FreshRequest) -> Any:
         """A randomly initialised policy for a data set."""
-        return self._module("policy").fresh(request)
+        return self._module("start").fresh(request)
+
+    def weights(self, folder: Path, options: Any) -> Any:
+        """The policy in `folder`, whoever its robot is, for `refit`; options: as for `load`."""
+        return self._module("checkpoint").weights(folder, options)
+
+    def refit(self, policy: Any, request: FreshRequest) -> Any:
+        """`policy` for the robot of `request`, whose preset does not count; its weights are kept as far as they fit."""
+        return self._module("start").refit(policy, request)
+
+    def add_robot(self, policy: Any, request: FreshRequest) -> None:
+        """Let `policy` know a further data set's robot; UserError where its network has no place for it."""
+        self._module("start").add_robot(policy, request)
+
+    def adapt(self, policy: Any, folder: Path, rank: int) -> None:
+        """Give `policy`, of `refit` and the weights in `folder`, LoRA adapters; what was resized trains whole."""
+        self._module("start").adapt_refitted(policy, folder, rank)
 
     def preset(self, name: str, variant: str) -> Any:
         """The model config of a preset; only a published OpenVLA-OFT has variants."""

@@ -1,4 +1,4 @@
-"""`embodied-rl sft DATASET --out DIR`: train a policy on demonstrations (imitation)."""
+"""`embodied-rl sft DATA --out DIR`: train a policy on demonstrations (imitation)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POLICIES = ("openvla", "openvla_oft", "pi0", "smolvla")
 def main(argv: list[str]) -> int:
     """Run the command; 0 when the checkpoint is written, now or before; 130 when Ctrl-C stopped it."""
     command = parse(SftCommand, argv, "sft")
-    if command.policy not in POLICIES:
+    if command.policy is not None and command.policy not in POLICIES:
         raise UserError(f"unknown policy '{command.policy}'.{suggest(command.policy, POLICIES)}")
     try_output("--out", command.out)
     from embodied_rl.jobs.sft import run  # torch, only now

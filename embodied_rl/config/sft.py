@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
-from embodied_rl.errors import UserError
+from embodied_rl.errors import UserError, refuse_twice
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,41 +75,91 @@ class SftConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SftCommand(SftConfig):
-    """Train a policy on demonstrations in the LeRobot v3 layout.
+    """Train a policy on demonstrations in LeRobot's layout, v3.0, v2.1 or v2.0.
 
     A stopped run (Ctrl-C, kill) goes on when the same command is given again.
     """
 
-    dataset: Annotated[Path, tyro.conf.Positional]
-    """Folder of the dataset, as `embodied-rl collect` makes it."""
+    data: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """DATA, or several as DATA:WEIGHT: the folder of a data set, as `embodied-rl collect` makes it, or
+    OWNER/NAME[@REVISION] on the Hugging Face hub. Each sample of a batch is of one drawn by weight (1 where none is
+    given)."""
     out: Path
     """Folder of the checkpoint; it must not exist yet."""
-    policy: str = "openvla"
-    """Kind of policy: openvla, openvla_oft, pi0 or smolvla."""
-    preset: str = "nano"
-    """Size of the policy: nano, tiny or 7b; of pi0 nano, tiny, nano_pi05 or tiny_pi05; of smolvla nano."""
-    chunk_len: int = 8
-    """Control steps that the policy decides at once (K), 1 to 1024."""
+    checkpoint: str = ""
+    """Begin from this policy: folder of a run or checkpoint, or OWNER/NAME[@REVISION] on the Hugging Face hub, ours or
+    published, of whatever robot. Sizes, statistics and words become the data's ('': random weights)."""
+    policy: str | None = None
+    """Kind of policy: openvla, openvla_oft, pi0 or smolvla (None: the checkpoint's, or openvla)."""
+    preset: str | None = None
+    """Size of a new policy: nano, tiny or 7b; of pi0 nano, tiny, nano_pi05 or tiny_pi05; of smolvla nano (None: nano).
+    Of a published pi0: pi0_base, pi05_base or pi05_libero."""
+    tokenizer: str | None = None
+    """The language model's tokenizer.json, for a published pi0 (PaliGemma's) or SmolVLA (None: the one beside its
+    weights)."""
+    variant: str | None = None
+    """How a published OpenVLA-OFT was trained: official, simplevla or rlinf."""
+    lora_rank: int = 0
+    """Train LoRA adapters of this rank on the checkpoint, the projections of states and actions and the heads; with
+    --bf16 what is frozen is held in bfloat16. 0 has no adapters."""
+    train_expert_only: bool = False
+    """pi0, SmolVLA: freeze vision tower and language model of the checkpoint."""
+    gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass instead of keeping them."""
+    statistics: Literal["own", "joint"] = "own"
+    """Of several data sets: each is normalised by its own statistics, under a key of its own, which `--unnorm-key`
+    chooses later (pi0, SmolVLA: also robots of other sizes); or all by those of all frames together."""
+    chunk_len: int | None = None
+    """Control steps that the policy decides at once (K), 1 to 1024 (None: as many as the checkpoint, or 8)."""
     cameras: tuple[str, ...] = ()
-    """Cameras of the dataset in the order in which the policy sees them, the third-person view first (none given: two
-    whose names say it, the one with wrist or hand in its name last)."""
-    gripper: Literal["auto", "signed", "one_opens", "one_closes"] = "auto"
-    """What the last action means: signed: -1 opens, 1 closes; one_opens, one_closes: 0 to 1; auto: signed, and a
-    dataset without numbers below 0 is refused."""
+    """Cameras of the data in the order in which the policy sees them, the third-person view first; where data sets call
+    one otherwise, both names as top/front; one that a data set lacks is left out there (none given: two whose names say
+    it, the one with wrist or hand in its name last)."""
+    gripper: Literal["auto", "signed", "one_opens", "one_closes", "none"] = "auto"
+    """What the last action means: signed: -1 opens, 1 closes; one_opens, one_closes: 0 to 1; none: all actions are in
+    the robot's own units, such as joint angles, normalised by the data's statistics and limited by the env only; auto:
+    signed, and a data set without numbers below 0 is refused."""
     fps: float | None = None
-    """The data set's true control rate, in Hz, where info.json is wrong about it (it is for many published ones), or
-    where it is not the simulator's (20). The policy learns to decide so many actions a second."""
+    """The data's true control rate, in Hz, where info.json is wrong about it (it is for many published ones), or where
+    it is not the simulator's (20). The policy learns to decide so many actions a second."""
     image_cache_gib: float = 4.0
     """Memory for decoded images; those beyond are decoded again when needed. The result does not depend on it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.chunk_len <= 1024:
+        if not self.data:
+            raise UserError("sft needs a data set: embodied-rl sft DATA --out DIR")
+        if self.chunk_len is not None and not 1 <= self.chunk_len <= 1024:
             raise UserError(f"--chunk-len must be from 1 to 1024, got {self.chunk_len}")
         if self.fps is not None and not 0 < self.fps <= 10_000:
             raise UserError(f"--fps must be a number above 0, up to 10000, got {self.fps}")
         if not 0 <= self.image_cache_gib < 2**20:
             raise UserError(f"--image-cache-gib must be a number of GiB, 0 or above, got {self.image_cache_gib}")
+        if self.lora_rank < 0:
+            raise UserError(f"--lora-rank must not be negative, got {self.lora_rank}")
+        for name in ("tokenizer", "variant", "lora_rank", "train_expert_only"):
+            if getattr(self, name) and not self.checkpoint:
+                raise UserError(f"{_flag(name)} is for the weights of a checkpoint: name one with --checkpoint")
+        weighted_data(self.data)
+
+
+def weighted_data(words: Sequence[str]) -> list[tuple[str, float]]:
+    """Names and weights of DATA or DATA:WEIGHT; UserError for a weight that is none, or a name given twice."""
+    found = []
+    for word in words:
+        name, colon, weight = word.rpartition(":")
+        if not colon or Path(word).exists() or "/" in weight:
+            found.append((word, 1.0))
+            continue
+        try:
+            value = float(weight)
+        except ValueError:
+            value = math.nan
+        if not name or not 0 < value < math.inf:
+            raise UserError(f"'{word}': write DATA or DATA:WEIGHT with a weight above 0")
+        found.append((name, value))
+    refuse_twice([name for name, _ in found], "data set")
+    return found
 
 
 def _flag(name: str) -> str:

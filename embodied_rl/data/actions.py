@@ -1,4 +1,4 @@
-"""Whether a data set's actions are in the simulator's units: numbers from -1 to 1, the last the gripper's, 1 closed."""
+"""Whether a data set's actions are in LIBERO's units: numbers from -1 to 1, the last the gripper's, 1 closed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from embodied_rl.data.lerobot import Demonstrations
 from embodied_rl.errors import UserError
 from embodied_rl.types import Array
 
-Gripper = Literal["auto", "signed", "one_opens", "one_closes"]
+Gripper = Literal["auto", "signed", "one_opens", "one_closes", "none"]
 MOST_BEYOND = 0.01
 """Share of a dimension's numbers that may lie beyond -1 to 1; they are cut off there."""
 _ROUNDING = 1e-3
+_ARM_AND_GRIPPER = 7
+"""Numbers of an action of LIBERO's: three of motion, three of rotation, the gripper's."""
 
 
 def share_beyond(action: Array) -> Array:
@@ -24,10 +26,13 @@ def share_beyond(action: Array) -> Array:
 def fit_actions(data: Demonstrations, gripper: Gripper) -> str:
     """Bring the gripper of `data` to the simulator's -1 open, 1 closed, in place; check every dimension.
 
+    Actions in the robot's own units stay as they are, and `data` says so afterwards.
+
     Args:
         data: what is to be learned; its actions may be changed.
         gripper: how the last dimension is meant. signed: -1 opens, 1 closes. one_opens: 0 closes, 1 opens. one_closes:
-            0 opens, 1 closes. auto: signed, where some number is below 0.
+            0 opens, 1 closes. none: all dimensions are in the robot's own units, such as joint angles. auto: signed,
+            where some number is below 0.
 
     Returns:
         A sentence about what is cut off; empty when nothing is.
@@ -35,7 +40,16 @@ def fit_actions(data: Demonstrations, gripper: Gripper) -> str:
     Raises:
         UserError: the actions are in other units.
     """
-    last = data.action[:, -1]
+    if gripper == "none":
+        data.own_units = True
+        return ""
+    last, count = data.action[:, -1], data.action.shape[1]
+    if gripper == "auto" and count != _ARM_AND_GRIPPER and not data.source:
+        raise UserError(
+            f"{data.root} has actions of {count} numbers and does not say what they are: --gripper none where they are "
+            "the robot's own, such as joint angles; else the last is a gripper's: --gripper signed, one_opens or "
+            "one_closes"
+        )
     zero_one = last.min() >= 0 and last.max() <= 1 + _ROUNDING
     if gripper == "auto" and zero_one and last.min() < 1:
         raise UserError(
@@ -54,7 +68,8 @@ def fit_actions(data: Demonstrations, gripper: Gripper) -> str:
         low, high = data.action[:, worst].min(), data.action[:, worst].max()
         raise UserError(
             f"{data.root}: {share[worst]:.0%} of action {worst} lies beyond -1 to 1 ({low:.3g} to {high:.3g}), where "
-            "the policy cannot go: convert the data set to the simulator's units first"
+            "LIBERO's actions do not go: --gripper none where they are the robot's own, such as joint angles; else "
+            "convert the data set first"
         )
     if share.any():
         return f"{share.max():.2%} of action {worst} lies beyond -1 to 1 and is cut off there"

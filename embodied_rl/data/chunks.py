@@ -15,9 +15,11 @@ from embodied_rl.types import Array
 
 @dataclass(slots=True)
 class SftBatch:
-    """images uint8 [N,V,H,W,3]; proprio float32 [N,P]; instruction: N strings; actions float32 [N,K,A] in [-1, 1].
+    """images uint8 [N,V,H,W,3]; proprio float32 [N,P]; instruction: N strings; actions float32 [N,K,A].
 
-    action_mask: bool [N,K], the control steps to learn from (see `ChunkDataset`); None: all.
+    Actions are in [-1, 1], or in the robot's own units where the data set's are. action_mask: bool [N,K], the control
+    steps to learn from (see `ChunkDataset`); None: all. key: of the data set's statistics. drop_history: bool [N], rows
+    that are predicted without their earlier actions; None: none.
     """
 
     images: torch.Tensor
@@ -25,6 +27,8 @@ class SftBatch:
     instruction: list[str]
     actions: torch.Tensor
     action_mask: torch.Tensor | None = None
+    key: str = "default"
+    drop_history: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +78,19 @@ class ChunkDataset:
             torch.from_numpy(self.data.images[rows]),
             torch.from_numpy(self.data.state[rows]),
             [self.data.instruction[row] for row in rows],
-            torch.from_numpy(
-                action_chunks(
-                    self.data.action, rows, self.data.starts[episodes + 1], self.chunk_len, self.data.success[episodes]
-                )
-            ),
+            torch.from_numpy(self._actions(rows, episodes)),
             None if known.all() else torch.from_numpy(known),
         )
+
+    def _actions(self, rows: Array, episodes: Array) -> Array:
+        data = self.data
+        chunks = action_chunks(data.action, rows, data.starts[episodes + 1], self.chunk_len, data.stays[episodes])
+        return chunks if data.own_units else np.clip(chunks, -1.0, 1.0, out=chunks)
 
     def targets(self) -> Targets:
         """How many targets the samples have, and how many of them lie past the end of their episode."""
         beyond = self._beyond(self.rows)
-        stay = int((beyond & self.data.success[self.episode[self.rows]][:, None]).sum())
+        stay = int((beyond & self.data.stays[self.episode[self.rows]][:, None]).sum())
         return Targets(beyond.size, stay, int(beyond.sum()) - stay)
 
     def _beyond(self, rows: Array) -> Array:
@@ -94,11 +99,11 @@ class ChunkDataset:
 
     def _known(self, rows: Array) -> Array:
         """bool [N,K]: steps of which the data says what to do."""
-        return ~self._beyond(rows) | self.data.success[self.episode[rows]][:, None]
+        return ~self._beyond(rows) | self.data.stays[self.episode[rows]][:, None]
 
 
 def action_chunks(action: Array, rows: Array, ends: Array, chunk_len: int, success: Array) -> Array:
-    """Cut chunks float32 [N,K,A], clipped to [-1, 1], from `action` [F,A]: rows[i], rows[i] + 1, ... below ends[i].
+    """Cut chunks float32 [N,K,A] from `action` [F,A]: rows[i], rows[i] + 1, ... below ends[i].
 
     Past the end of the episode the last action is repeated; where `success` bool [N] the arm is told to stay (zeros: a
     delta action of no motion) and only the gripper keeps its last command.
@@ -107,7 +112,7 @@ def action_chunks(action: Array, rows: Array, ends: Array, chunk_len: int, succe
     last = ends[:, None] - 1
     chunks = action[np.minimum(wanted, last)]
     chunks[..., :-1][(wanted > last) & success[:, None]] = 0.0
-    return np.clip(chunks, -1.0, 1.0, out=chunks)
+    return chunks
 
 
 def split(data: Demonstrations, chunk_len: int, *, validation: float, seed: int) -> tuple[ChunkDataset, ChunkDataset]:
@@ -145,29 +150,34 @@ def undisturbed(pushed: Array, ends: Array, chunk_len: int) -> Array:
 
 
 def batch_samples(count: int, batch_size: int, step: int, seed: int) -> Array:
-    """Sample numbers int64 [batch_size] of training step `step`: a pure function, so a resumed run goes on exactly.
+    """Sample numbers int64 [batch_size] of training step `step`: a pure function, so a resumed run goes on exactly."""
+    return walk(count, step * batch_size, batch_size, seed)
 
-    Steps walk through one permutation of `count` after another; a batch may span the border of two.
+
+def walk(count: int, first: int, length: int, seed: int, part: int = 0) -> Array:
+    """Places first to first + `length` of an endless row of permutations of `count`: int64 [length].
+
+    part: number of the data set among several.
     """
-    first = step * batch_size
     parts, taken = [], 0
-    while taken < batch_size:
+    while taken < length:
         epoch, offset = divmod(first + taken, count)
-        part = philox(seed, DataStream.ORDER, epoch).permutation(count)[offset : offset + batch_size - taken]
-        parts.append(part)
-        taken += len(part)
+        order = philox(seed, DataStream.ORDER, epoch, part).permutation(count)
+        members = order[offset : offset + length - taken]
+        parts.append(members)
+        taken += len(members)
     return np.concatenate(parts)
 
 
-def random_shift(images: torch.Tensor, pixels: int, seed: int, step: int) -> torch.Tensor:
+def random_shift(images: torch.Tensor, pixels: int, seed: int, step: int, part: int = 0) -> torch.Tensor:
     """Pad-and-crop augmentation of uint8 [N,V,H,W,3]: each image moves by up to `pixels` a side, its edge repeated.
 
-    From DrQ (Kostrikov et al. 2020, section 3.1). The draw depends on (seed, step) only.
+    From DrQ (Kostrikov et al. 2020, section 3.1). The draw depends on (seed, step, part) only.
     """
     if pixels == 0:
         return images
     n, v, h, w, _ = images.shape
-    shift = philox(seed, DataStream.SHIFT, step).integers(-pixels, pixels + 1, size=(2, n, v, 1))
+    shift = philox(seed, DataStream.SHIFT, step, part).integers(-pixels, pixels + 1, size=(2, n, v, 1))
     dy, dx = torch.from_numpy(shift)
     y = (torch.arange(h) + dy).clamp(0, h - 1)
     x = (torch.arange(w) + dx).clamp(0, w - 1)
@@ -175,8 +185,8 @@ def random_shift(images: torch.Tensor, pixels: int, seed: int, step: int) -> tor
     return images[rows, cameras, y[..., :, None], x[..., None, :]]
 
 
-def drop_history_rows(count: int, share: float, seed: int, step: int) -> torch.Tensor | None:
+def drop_history_rows(count: int, share: float, seed: int, step: int, part: int = 0) -> torch.Tensor | None:
     """bool [count]: rows that are predicted without their earlier actions, `share` of them on average, or None."""
     if share == 0.0:
         return None
-    return torch.from_numpy(philox(seed, DataStream.DROP_HISTORY, step).random(count) < share)
+    return torch.from_numpy(philox(seed, DataStream.DROP_HISTORY, step, part).random(count) < share)

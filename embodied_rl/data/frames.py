@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +31,12 @@ _TOLERANCE = 0.25
 class VideoBlock:
     """Frames of a video that are decoded together: a run of one group of pictures.
 
-    start: timestamp of decoding at which the group begins. pts: presentation time of each, in ticks, ascending.
+    size: height and width. start: timestamp of decoding at which the group begins. pts: presentation time of each, in
+    ticks, ascending.
     """
 
     path: Path
+    size: tuple[int, int]
     start: int
     pts: tuple[int, ...]
 
@@ -44,9 +46,10 @@ class VideoBlock:
 
 @dataclass(frozen=True, slots=True)
 class ImageBlock:
-    """Rows first:first + count of a row group of a data file, whose column `camera` holds encoded images."""
+    """Rows first:first + count of a row group of a data file, whose column `camera` holds encoded images of `size`."""
 
     path: Path
+    size: tuple[int, int]
     group: int
     camera: str
     first: int
@@ -59,6 +62,14 @@ class ImageBlock:
 Block = VideoBlock | ImageBlock
 
 
+@dataclass(frozen=True, slots=True)
+class ImageFit:
+    """What is made of each image, uint8 [H,W,3], as soon as it is decoded: `resize(image, size)` [size,size,3]."""
+
+    size: int
+    resize: Callable[[Array, int], Array]
+
+
 class _Take(Protocol):
     def __call__(self, number: int, images: Array) -> None: ...
 
@@ -66,12 +77,22 @@ class _Take(Protocol):
 class Frames:
     """uint8 [F,V,H,W,3], read by rows: `frames[rows]` decodes what is not kept and returns an array.
 
-    Which rows are kept in memory never changes what is returned. Safe to use from one thread at a time.
+    Which rows are kept in memory never changes what is returned. Safe to use from one thread at a time. sizes: height
+    and width of the cameras' images in the files, before any `fit`.
     """
 
-    def __init__(self, root: Path, size: tuple[int, int], blocks: Sequence[Block], block: Array, slot: Array) -> None:
-        """block, slot: int64 [F,V], the block of each image and its place there."""
-        self.shape = (*block.shape, *size, 3)
+    def __init__(
+        self,
+        root: Path,
+        sizes: Sequence[tuple[int, int]],
+        blocks: Sequence[Block],
+        block: Array,
+        slot: Array,
+        fit: ImageFit | None = None,
+    ) -> None:
+        """block, slot: int64 [F,V], the block of each image and its place there. fit: None where all have one size."""
+        self.sizes, self._fit = tuple(sizes), fit
+        self.shape = (*block.shape, *(sizes[0] if fit is None else (fit.size, fit.size)), 3)
         self.cache_bytes, self.kept_bytes = CACHE_BYTES, 0
         self._root, self._blocks, self._block, self._slot = root, blocks, block, slot
         self._kept: OrderedDict[int, Array] = OrderedDict()
@@ -119,32 +140,38 @@ class Frames:
             blocks = {number: self._blocks[number] for number in numbers}
             videos = {n: block for n, block in blocks.items() if isinstance(block, VideoBlock)}
             if videos:
-                _decode_video(videos, self.shape[2:], take)
+                _decode_video(videos, lambda number, images: take(number, self._fitted(images)))
             for number, block in blocks.items():
                 if isinstance(block, ImageBlock):
-                    take(number, _decode_images(block, self.shape[2:]))
+                    take(number, self._fitted(_decode_images(block)))
+
+    def _fitted(self, images: Array) -> Array:
+        fit = self._fit
+        if fit is None or images.shape[1:3] == (fit.size, fit.size):
+            return images
+        return np.stack([fit.resize(image, fit.size) for image in images])
 
 
-def open_frames(meta: Metadata, times: Array, starts: Array, file_rows: Array) -> Frames:
+def open_frames(meta: Metadata, times: Array, starts: Array, file_rows: Array, fit: ImageFit | None = None) -> Frames:
     """Find the image of every row and camera, without decoding.
 
     Args:
         times: float64 [F], seconds since the beginning of the row's episode.
         starts: int64 [E+1], rows of episode e.
         file_rows: int64 [F], the row's number in its data file.
+        fit: what is made of the images; None: they are as they come, all of one size.
 
     Raises:
         UserError: a file is missing or damaged, an image is not there, or its size is not the declared one.
     """
     sizes = {camera: image_size(meta.root, camera, meta.feature(camera)) for camera in meta.cameras}
-    if len(set(sizes.values())) != 1:
+    if fit is None and len(set(sizes.values())) != 1:
         found = ", ".join(f"{camera} {h} x {w}" for camera, (h, w) in sizes.items())
         raise UserError(f"{meta.root}: cameras must share one image size, found {found}: choose some with --cameras")
-    size = sizes[meta.cameras[0]]
-    limit = max(1, _BLOCK_BYTES // (size[0] * size[1] * 3))
     blocks: list[Block] = []
     block, slot = (np.full((len(times), len(meta.cameras)), -1, np.int64) for _ in range(2))
-    for v, camera in enumerate(meta.cameras):
+    for v, (camera, size) in enumerate(sizes.items()):
+        limit = max(1, _BLOCK_BYTES // (size[0] * size[1] * 3))
         find = _find_in_videos if meta.feature(camera)["dtype"] == "video" else _find_in_tables
         for rows, found, numbers, places in find(meta, camera, size, limit, times, starts, file_rows):
             block[rows, v], slot[rows, v] = numbers + len(blocks), places
@@ -153,7 +180,7 @@ def open_frames(meta: Metadata, times: Array, starts: Array, file_rows: Array) -
         raise UserError(
             f"{meta.root}: {int((block < 0).any(1).sum())} rows have no image; collect or download it again"
         )
-    return Frames(meta.root, size, blocks, block, slot)
+    return Frames(meta.root, list(sizes.values()), blocks, block, slot, fit)
 
 
 _Found = Iterator[tuple[Array, Sequence[Block], Array, Array]]
@@ -219,19 +246,19 @@ def _video_blocks(path: Path, index: video.Index, limit: int) -> tuple[list[Bloc
     begins = np.flatnonzero(in_gop % limit == 0)
     number = np.repeat(np.arange(len(begins)), np.diff(begins, append=count))
     blocks: list[Block] = [
-        VideoBlock(path, int(index.key_dts[gop[first]]), tuple(index.pts[first:end].tolist()))
+        VideoBlock(path, index.size, int(index.key_dts[gop[first]]), tuple(index.pts[first:end].tolist()))
         for first, end in zip(begins, [*begins[1:], count], strict=True)
     ]
     return blocks, number, np.arange(count) - begins[number]
 
 
-def _decode_video(blocks: Mapping[int, VideoBlock], shape: tuple[int, ...], take: _Take) -> None:
+def _decode_video(blocks: Mapping[int, VideoBlock], take: _Take) -> None:
     path = next(iter(blocks.values())).path
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
         for number, block in sorted(blocks.items(), key=lambda item: item[1].pts[0]):
             place = {pts: slot for slot, pts in enumerate(block.pts)}
-            images = np.empty((len(block), *shape), np.uint8)
+            images = np.empty((len(block), *block.size, 3), np.uint8)
             container.seek(block.start, stream=stream)
             for frame in container.decode(stream):
                 slot = place.pop(frame.pts, None) if frame.pts is not None else None
@@ -257,18 +284,19 @@ def _find_in_tables(
                 raise UserError(f"{path} has no column '{camera}', which info.json lists as images")
             groups = [file.metadata.row_group(g).num_rows for g in range(file.metadata.num_row_groups)]
         blocks = [
-            ImageBlock(path, g, camera, first, min(limit, count - first))
+            ImageBlock(path, size, g, camera, first, min(limit, count - first))
             for g, count in enumerate(groups)
             for first in range(0, count, limit)
         ]
         begins = np.cumsum([0, *(len(block) for block in blocks)])
         rows = np.concatenate([np.arange(starts[e], starts[e + 1]) for e in episodes])
         number = np.searchsorted(begins, file_rows[rows], side="right") - 1
-        _decode_images(ImageBlock(path, 0, camera, 0, 1), (*size, 3))
+        _decode_images(ImageBlock(path, size, 0, camera, 0, 1))
         yield rows, blocks, number, file_rows[rows] - begins[number]
 
 
-def _decode_images(block: ImageBlock, shape: tuple[int, ...]) -> Array:
+def _decode_images(block: ImageBlock) -> Array:
+    shape = (*block.size, 3)
     with pq.ParquetFile(block.path) as file:
         column = file.read_row_group(block.group, columns=[block.camera]).column(0)
     images = []  # a declared size is not believed before an image has it

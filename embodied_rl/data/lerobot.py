@@ -1,4 +1,7 @@
-"""Read a LeRobot v3 data set: numbers into memory, images when they are asked for. `layout` describes the files."""
+"""Read a LeRobot data set: numbers into memory, images when they are asked for.
+
+`layout` describes the files of v3.0, `v21` those of v2.0 and v2.1.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from embodied_rl.data.frames import Frames, open_frames
+from embodied_rl.data.frames import Frames, ImageFit, open_frames
 from embodied_rl.data.layout import ACTION, EXECUTED, NAMESPACE, STATE
 from embodied_rl.data.metadata import Metadata, one_line, read_metadata, short_name
 from embodied_rl.errors import UserError
@@ -30,7 +33,8 @@ class Demonstrations:
     bool [F]: what was executed is not `action` (False throughout where the data set does not say what was executed).
     starts int64 [E+1]: episode e is rows starts[e]:starts[e+1]. success bool [E]: it ends in success (False where
     nobody says so). instruction: F strings, one a frame. cameras: V feature names, in the order of axis V. info:
-    meta/info.json. root: the folder. no_cameras: pictures that are no colour camera's, and why.
+    meta/info.json. root: the folder. no_cameras: pictures that are no colour camera's, and why. own_units: actions are
+    as the robot takes them, such as joint angles, with no gripper in [-1, 1] at their end.
     """
 
     images: Array | Frames
@@ -44,6 +48,7 @@ class Demonstrations:
     info: dict[str, Any]
     root: Path
     no_cameras: Mapping[str, str] = field(default_factory=dict)
+    own_units: bool = False
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -54,18 +59,24 @@ class Demonstrations:
         return self.info.get(NAMESPACE, {})
 
     @property
+    def stays(self) -> Array:
+        """bool [E]: past the episode's end the robot is to stay where it is; only an action in [-1, 1] can say so."""
+        return self.success & (not self.own_units)
+
+    @property
     def camera_names(self) -> list[str]:
         """The cameras without 'observation.images.'."""
         return [short_name(camera) for camera in self.cameras]
 
 
-def load(root: Path, cameras: Sequence[str] = ()) -> Demonstrations:
-    """Read a LeRobot v3 data set; images are found and checked for completeness, and decoded later.
+def load(root: Path, cameras: Sequence[str] = (), fit: ImageFit | None = None) -> Demonstrations:
+    """Read a LeRobot data set; images are found and checked for completeness, and decoded later.
 
     Args:
         root: its folder.
         cameras: those to read, in this order, by name with or without 'observation.images.' (none: all, as info.json
             lists them, but those of `not_colour`).
+        fit: what is made of each image; None: they are as they come, all of one size.
 
     Raises:
         UserError: a missing, unfinished or damaged data set, or numbers in it that are not finite.
@@ -86,7 +97,7 @@ def load(root: Path, cameras: Sequence[str] = ()) -> Demonstrations:
             if executed.shape != action.shape:
                 raise UserError(f"{root}: '{EXECUTED}' has {executed.shape[1]} numbers, '{ACTION}' {action.shape[1]}")
             pushed = (executed != action).any(axis=1)
-        images = open_frames(meta, _times(meta, table, lengths), starts, table[_ROW].to_numpy())
+        images = open_frames(meta, _times(meta, table, lengths), starts, table[_ROW].to_numpy(), fit)
         words = _instructions(meta, table, starts)
         kept_for_success = "expert" in meta.info.get(NAMESPACE, {})  # `collect` keeps no other episodes
         success = np.array([kept_for_success or episode.success for episode in meta.episodes])

@@ -1,4 +1,4 @@
-"""The metadata of a LeRobot v3 data set, read strictly: what is used is checked, and nothing outside is opened."""
+"""The metadata of a LeRobot data set, read strictly: what is used is checked, and nothing outside is opened."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import av.error
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from embodied_rl.data import layout
+from embodied_rl.data import layout, v21
 from embodied_rl.errors import UserError, refuse_twice, suggest
 
 Place = tuple[int, int]
@@ -27,7 +27,10 @@ _NOT_COLOUR = re.compile(
     "(?<![a-z])(depth|disparity|flow|infrared|ir|instance|mask|normals|seg|segmentation|thermal)(?![a-z])"
 )
 """Words in the names of pictures that are no colour camera's, where nothing else says what they are."""
-_PLACEHOLDERS = ("video_key", "chunk_index", "file_index")
+_PLACEHOLDERS = {
+    layout.VERSION: ("video_key", "chunk_index", "file_index"),
+    **dict.fromkeys(v21.VERSIONS, ("video_key", "episode_chunk", "episode_index")),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +75,13 @@ class Metadata:
 
     def file(self, kind: str, place: Place, camera: str = "") -> Path:
         """The file of `data_path` or `video_path` (`kind`) at `place`; UserError when it lies outside the data set."""
-        template = self.info.get(kind)
+        template, known = self.info.get(kind), _PLACEHOLDERS[self.info["codebase_version"]]
         if not isinstance(template, str) or not all(
-            name is None or _is_placeholder(name, spec, how) for _, name, spec, how in Formatter().parse(template)
+            name is None or (name in known and _is_plain(spec, how))
+            for _, name, spec, how in Formatter().parse(template)
         ):
-            raise UserError(f"{self.root}: {kind} {_short(template)} is no path with {', '.join(_PLACEHOLDERS)}")
-        path = PurePosixPath(template.format(video_key=camera, chunk_index=place[0], file_index=place[1]))
+            raise UserError(f"{self.root}: {kind} {_short(template)} is no path with {', '.join(known)}")
+        path = PurePosixPath(template.format(**dict(zip(known, (camera, *place), strict=True))))
         if path.is_absolute() or ".." in path.parts or "\0" in str(path):
             raise UserError(f"{self.root}: {kind} leads out of the data set ({_short(str(path))})")
         return self.root / path
@@ -127,7 +131,8 @@ def read_metadata(root: Path, cameras: Sequence[str] = ()) -> Metadata:
     no_cameras = {name: reason for name, feature in pictures.items() if (reason := not_colour(name, feature))}
     chosen = _choose(root, pictures, no_cameras, cameras)
     videos = [name for name in chosen if features[name]["dtype"] == "video"]
-    rows = _episode_rows(root)
+    old = info["codebase_version"] in v21.VERSIONS
+    rows = v21.episode_rows(root, info, videos) if old else _episode_rows(root)
     if len(rows) != info.get("total_episodes"):
         raise UserError(f"{root}: {len(rows)} episodes, info.json says {_short(info.get('total_episodes'))}")
     episodes = sorted((_episode(root, row, videos) for row in rows), key=lambda episode: episode.index)
@@ -137,11 +142,11 @@ def read_metadata(root: Path, cameras: Sequence[str] = ()) -> Metadata:
     if not filled:
         raise UserError(f"{root} has no frames: collect or download it again")
     left_out = {name: reason for name, reason in no_cameras.items() if name not in chosen}
-    return Metadata(root, info, float(fps), chosen, left_out, _tasks(root), filled)
+    return Metadata(root, info, float(fps), chosen, left_out, _tasks(root, old=old), filled)
 
 
 def load_info(root: Path) -> dict[str, Any]:
-    """Read meta/info.json; raise UserError when `root` is no finished LeRobot v3 data set."""
+    """Read meta/info.json; raise UserError when `root` is no finished LeRobot data set."""
     path = root / layout.INFO_PATH
     if not path.is_file():
         partial = layout.partial_path(root)
@@ -154,9 +159,9 @@ def load_info(root: Path) -> dict[str, Any]:
         raise UserError(f"{path} is damaged ({' '.join(str(error).split())}); collect the dataset again") from error
     if not isinstance(info, dict):
         raise UserError(f"{path} must hold a JSON object; collect the dataset again")
-    if info.get("codebase_version") != layout.VERSION:
+    if info.get("codebase_version") not in _PLACEHOLDERS:
         found = _short(info.get("codebase_version"))
-        raise UserError(f"{root} is LeRobot {found}; this reads {layout.VERSION}, convert it first")
+        raise UserError(f"{root} is LeRobot {found}; this reads {', '.join(_PLACEHOLDERS)}, convert it first")
     if not isinstance(info.get(layout.NAMESPACE, {}), dict):
         raise UserError(f"{path}: '{layout.NAMESPACE}' must be an object; collect the dataset again")
     return info
@@ -270,15 +275,10 @@ def _episode(root: Path, row: Mapping[str, Any], videos: Sequence[str]) -> Episo
     return EpisodeMeta(index, length, tuple(tasks), place("data"), spans, success)
 
 
-def _tasks(root: Path) -> dict[int, str]:
-    """Instruction by task_index; pandas writes the instruction as an index, which may have no name."""
-    path = root / layout.TASKS_PATH
-    table = pq.read_table(path) if path.is_file() else None
-    texts = [name for name in table.column_names if name != "task_index"] if table is not None else []
-    name = "task" if "task" in texts else texts[0] if len(texts) == 1 else None
-    if table is None or name is None or "task_index" not in table.column_names:
-        raise UserError(f"{path} must have the columns task_index and task: collect or download the data set again")
-    rows = list(zip(table["task_index"].to_pylist(), table[name].to_pylist(), strict=True))
+def _tasks(root: Path, *, old: bool) -> dict[int, str]:
+    """Instruction by task_index."""
+    path = root / (v21.TASKS_PATH if old else layout.TASKS_PATH)
+    rows = v21.task_rows(root) if old else _task_rows(path)
     for number, text in rows:
         if type(number) is not int or not isinstance(text, str) or not text.strip():
             raise UserError(f"{path}: task {_short(number)} has no text: a policy needs an instruction")
@@ -287,8 +287,18 @@ def _tasks(root: Path) -> dict[int, str]:
     return dict(rows)
 
 
-def _is_placeholder(name: str, spec: str | None, conversion: str | None) -> bool:
-    return name in _PLACEHOLDERS and conversion is None and re.fullmatch(r"0?\d?d?", spec or "") is not None
+def _task_rows(path: Path) -> list[tuple[Any, Any]]:
+    """Numbers and texts of the tasks; pandas writes the text as an index, which may have no name."""
+    table = pq.read_table(path) if path.is_file() else None
+    texts = [name for name in table.column_names if name != "task_index"] if table is not None else []
+    name = "task" if "task" in texts else texts[0] if len(texts) == 1 else None
+    if table is None or name is None or "task_index" not in table.column_names:
+        raise UserError(f"{path} must have the columns task_index and task: collect or download the data set again")
+    return list(zip(table["task_index"].to_pylist(), table[name].to_pylist(), strict=True))
+
+
+def _is_plain(spec: str | None, conversion: str | None) -> bool:
+    return conversion is None and re.fullmatch(r"0?\d?d?", spec or "") is not None
 
 
 def _is_number(value: Any) -> TypeGuard[int | float]:

@@ -191,6 +191,19 @@ def load_policy(folder: Path, request: LoadRequest | None = None) -> AnyPolicy:
     return policy
 
 
+def load_weights(folder: Path, request: LoadRequest) -> AnyPolicy:
+    """As `load_policy`, of a policy that `PolicyFamily.refit` makes one of another robot: nothing about its own is
+    asked."""
+    from embodied_rl.policies.checkpoints.folder import verify_checksums
+    from embodied_rl.policies.checkpoints.integrity import recorded_files
+
+    verify_checksums(folder)
+    with recorded_files() as files:
+        policy = request.family.weights(folder, request.family.load_options(request.given))
+    policy.source_files = tuple(files)
+    return policy
+
+
 def save_policy(policy: KnownPolicy, folder: Path, provenance: dict[str, Any]) -> None:
     """Write `policy` to `folder` in our own layout, all or nothing."""
     family_named(policy).save(policy, folder, provenance)

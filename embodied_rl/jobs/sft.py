@@ -1,4 +1,4 @@
-"""Trains a policy on demonstrations: the dataset, a fresh policy that fits it, imitation, the checkpoint."""
+"""Trains a policy on demonstrations: the data, a policy that fits them, imitation, the checkpoint."""
 
 from __future__ import annotations
 
@@ -12,33 +12,35 @@ import numpy as np
 import torch
 
 from embodied_rl.config.sft import SftCommand
-from embodied_rl.data import lerobot
-from embodied_rl.data.actions import fit_actions
-from embodied_rl.data.chunks import split
-from embodied_rl.data.frames import Frames
-from embodied_rl.data.metadata import describe_left_out, read_metadata, short_name
+from embodied_rl.data.chunks import Targets, split
+from embodied_rl.data.frames import ImageFit
+from embodied_rl.data.mixture import Mixture, Part
 from embodied_rl.errors import UserError
-from embodied_rl.evaluation.overlap import TRAINED_STATES, demonstrated_states
-from embodied_rl.factory.policies import FAMILIES, save_policy
+from embodied_rl.evaluation.overlap import TRAINED_STATES, demonstrated_states, join_states, trained_states
+from embodied_rl.factory.policies import FAMILIES, PublishedOptions, load_weights, policy_folder, save_policy
+from embodied_rl.jobs.sft_data import Source, fingerprints, open_sources, requests
 from embodied_rl.policies.checkpoints.folder import read_provenance
-from embodied_rl.policies.family import FreshRequest
+from embodied_rl.policies.checkpoints.hub import source_name
+from embodied_rl.policies.checkpoints.integrity import files_digest
+from embodied_rl.policies.nn.lora import set_training
+from embodied_rl.policies.preprocessing.fit import fit_image
 from embodied_rl.policy import masked_steps
 from embodied_rl.real_robot.core.views_of_training import small_view
 from embodied_rl.rng import DecisionRng
-from embodied_rl.sim.mujoco.vec_env import CAMERAS, CONTROL_HZ
 from embodied_rl.training import sft
 from embodied_rl.types import Observation
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.lock import locked
-from embodied_rl.utils.words import counted, same_rate
 from embodied_rl.version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
-    from embodied_rl.data.chunks import SftBatch, Targets
-    from embodied_rl.data.lerobot import Demonstrations
+    from embodied_rl.data.chunks import SftBatch
     from embodied_rl.factory.policies import AnyPolicy
+    from embodied_rl.policies.family import PolicyFamily
     from embodied_rl.training.sft import SftResult
 
 
@@ -65,42 +67,23 @@ def run(command: SftCommand, line: str) -> bool:
 
 
 def _check_done(command: SftCommand, line: str) -> None:
-    """Raise UserError unless `--out` holds what this command wrote from this dataset; a kill may have come after it."""
+    """Raise UserError unless `--out` holds what this command wrote from this data; a kill may have come after it."""
     wrote = read_provenance(command.out)
-    same = wrote.get("command") == line
-    if not (same and wrote["dataset"]["sha256"] == lerobot.fingerprint(command.dataset)):
-        raise UserError(f"{command.out} already exists; choose another --out or remove it")
+    if wrote.get("command") == line:
+        sets = wrote.get("datasets") or [wrote["dataset"]]
+        if [each["sha256"] for each in sets] == fingerprints(command):
+            return
+    raise UserError(f"{command.out} already exists; choose another --out or remove it")
 
 
 def _train(command: SftCommand, line: str) -> bool:
     console = LastingConsole()
-    data = lerobot.load(command.dataset, _cameras(command))
-    if data.source.get("split") == "heldout":
-        raise UserError(
-            f"{command.dataset} starts from held-out states, which evaluation needs unseen; collect with --split train"
-        )
-    fingerprint = lerobot.fingerprint(command.dataset)
-    console.print(
-        f"{command.dataset}: {counted(len(data), 'episode')}, {counted(len(data.images), 'frame')}, "
-        f"{len(set(data.instruction))} instructions, cameras {', '.join(data.camera_names)}, sha256 {fingerprint[:12]}",
-        soft_wrap=True,
-    )
-    if no_cameras := data.no_cameras:
-        console.print(f"left out, no colour cameras: {describe_left_out(no_cameras)}", soft_wrap=True)
-    control_hz = _control_rate(command, data, console)
-    if empty := data.info["total_episodes"] - len(data):
-        console.print(f"{empty} episodes without frames are left out")
-    if cut := fit_actions(data, command.gripper):
-        console.print(cut, soft_wrap=True)
-    if isinstance(data.images, Frames):
-        data.images.cache_bytes = int(command.image_cache_gib * 2**30)
-    policy = _fresh_policy(command, data)
-    parameters = sum(p.numel() for p in policy.parameters())
-    console.print(
-        f"{command.policy} {command.preset}: {parameters / 1e6:.2f} M parameters, chunks of {command.chunk_len} steps"
-    )
+    start = _start(command)
+    fit = ImageFit(start.model.image_size, partial(fit_image, how=start.model.image_fit))
+    sources = open_sources(command, fit, console)
+    policy = _policy(command, start, sources, console)
     started = time.monotonic()
-    result, targets = _fit(command, policy, data, fingerprint, console)
+    result, targets = _fit(command, policy, start, sources, console)
     state = state_path(command.out)
     if not result.finished:
         console.print(
@@ -109,12 +92,14 @@ def _train(command: SftCommand, line: str) -> bool:
         )
         return False
     about = {
-        "control_hz": control_hz,
-        "views": [small_view(picture) for picture in data.images[np.array([0])][0]],
+        "views": [small_view(picture) for picture in sources[0].data.images[np.array([0])][0]],
         "targets": dataclasses.asdict(targets),
         "last_session_seconds": round(time.monotonic() - started, 1),
+        "history": result.history,
     }
-    _save(policy, command, data, fingerprint, result, line, about)
+    if len({source.key for source in sources}) > 1:
+        policy.select(sources[0].key)
+    save_policy(policy, command.out, _provenance(command, start, sources, line) | about)
     state.unlink()
     console.print(f"wrote {command.out}")
     return True
@@ -125,113 +110,127 @@ def state_path(out: Path) -> Path:
     return out.with_name(out.name + ".sft.pt")
 
 
-def _fresh_policy(command: SftCommand, data: Demonstrations) -> AnyPolicy:
-    family, source = FAMILIES[command.policy], data.source
-    model = family.preset(command.preset, "official")
-    _check_fit(command, data, model)
-    request = FreshRequest(
-        preset=command.preset,
-        chunk_len=command.chunk_len,
-        seed=command.seed,
-        instructions=list(dict.fromkeys(data.instruction)),
-        state=data.state,
-        action=data.action,
-        unit_actions=bool(source),  # our own suites
-        unnorm_key=source.get("suite", "default"),
-    )
-    return family.fresh(request)
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Start:
+    """What training begins from: random weights of a preset's `model`, or the policy in `folder`, for any robot."""
+
+    family: PolicyFamily
+    model: Any
+    chunk_len: int
+    folder: Path | None = None
+    policy: AnyPolicy | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """What the checkpoint says of it; empty for random weights."""
+        if self.folder is None or self.policy is None:
+            return {}
+        digest = files_digest(self.policy.source_files, self.folder)
+        return {"checkpoint": {"path": source_name(self.folder), "sha256": digest}}
 
 
-def _cameras(command: SftCommand) -> tuple[str, ...]:
-    """The cameras to read in the simulator's order, the arm's own last; UserError where their names do not say it."""
-    meta = read_metadata(command.dataset, command.cameras)
-    found = [short_name(camera) for camera in meta.cameras]
-    ordered = tuple(sorted(found, key=_on_arm))
-    if command.cameras:
-        if set(found) <= set(CAMERAS) and tuple(found) != ordered:
-            raise UserError(f"--cameras {' '.join(found)}: the simulator gives {', '.join(CAMERAS)}: keep its order")
-        return tuple(found)
-    if len(found) > 1 and (len(found) > 2 or sum(map(_on_arm, found)) != 1):
+def _start(command: SftCommand) -> _Start:
+    if not command.checkpoint:
+        family = FAMILIES[command.policy or "openvla"]
+        return _Start(family, family.preset(command.preset or "nano", "official"), command.chunk_len or 8)
+    folder = policy_folder(command.checkpoint)
+    said = PublishedOptions(preset=command.preset, tokenizer=command.tokenizer, variant=command.variant)
+    request = said.options_for(folder, command.policy)
+    policy = load_weights(folder, request)
+    predicts = getattr(policy.config, "horizon", policy.chunk_len)
+    return _Start(request.family, policy.config, command.chunk_len or predicts, folder, policy)
+
+
+def _policy(command: SftCommand, start: _Start, sources: Sequence[Source], console: Console) -> AnyPolicy:
+    """The policy that learns, on its device, and a line about it."""
+    first, *others = requests(command, sources, start.chunk_len)
+    if start.policy is None:
+        policy = start.family.fresh(first)
+    else:
+        policy = start.family.refit(start.policy, first)
+    for request in others:
+        start.family.add_robot(policy, request)
+    if start.folder is not None:
+        _prepare(command, start.family, policy, start.folder)
+        console.print(f"begins from {source_name(start.folder)}", soft_wrap=True)
+        if policy.resized:
+            parts = ", ".join(sorted(policy.resized))
+            console.print(f"for another robot's sizes, in part new and zero: {parts}", soft_wrap=True)
+    parameters = sum(p.numel() for p in policy.parameters())
+    trained = sum(p.numel() for p in policy.parameters() if p.requires_grad)
+    some = f" ({trained / 1e6:.2f} M train)" if trained < parameters else ""
+    size = f"{policy.architecture} {command.preset or 'nano'}" if start.folder is None else policy.architecture
+    console.print(f"{size}: {parameters / 1e6:.2f} M parameters{some}, chunks of {start.chunk_len} steps")
+    policy.to("cuda" if torch.cuda.is_available() else "cpu")
+    return policy
+
+
+def _prepare(command: SftCommand, family: PolicyFamily, policy: AnyPolicy, folder: Path) -> None:
+    """What of a checkpoint's policy trains, and in which number format."""
+    if command.train_expert_only:
+        freeze: Any = getattr(policy.model, "freeze_language_model", None)
+        if freeze is None:
+            raise UserError(f"--train-expert-only is for pi0 and smolvla: {policy.architecture} has no action expert")
+        freeze()
+    has = 0 if policy.base is None else policy.base.rank
+    if has and has != command.lora_rank:
         raise UserError(
-            f"{command.dataset} has the cameras {', '.join(found)}, the simulator {', '.join(CAMERAS)}: name those to "
-            f"learn from in the simulator's order, such as --cameras {' '.join(found[:2])}"
+            f"{folder} has LoRA adapters of rank {has}, and --lora-rank is {command.lora_rank}: give {has}, or merge "
+            "them first with `embodied-rl export --layout native`"
         )
-    return ordered
-
-
-def _on_arm(camera: str) -> bool:
-    return "wrist" in camera.lower() or "hand" in camera.lower()
-
-
-def _check_fit(command: SftCommand, data: Demonstrations, model: Any) -> None:
-    """UserError unless the data set has the images and vectors that the preset `model` takes."""
-    _, views, height, width, _ = data.images.shape
-    size, need = model.image_size, f"preset {command.preset} needs"
-    if (height, width) != (size, size):
-        raise UserError(
-            f"{command.dataset} has images of {height} x {width} pixels, {need} {size} x {size}; resize them, or "
-            f"collect with --image-size {size}"
-        )
-    if views != model.num_cameras:
-        raise UserError(
-            f"{command.dataset}: {counted(views, 'camera')} ({', '.join(data.camera_names)}), {need} "
-            f"{model.num_cameras}: choose with --cameras"
-        )
-    for name, found, wanted in (
-        ("actions", data.action.shape[1], model.action_dim),
-        ("states", data.state.shape[1], model.proprio_dim),
-    ):
-        if found != wanted:
-            raise UserError(f"{command.dataset} has {name} of {found} numbers, {need} {wanted}")
-
-
-def _control_rate(command: SftCommand, data: Demonstrations, console: Console) -> float:
-    """The rate in Hz at which the demonstrator acted; UserError where it is not the simulator's and nobody says so."""
-    said = float(data.info["fps"])
-    rate = said if command.fps is None else command.fps
-    same = same_rate(rate, CONTROL_HZ)
-    if not same and command.fps is None:
-        raise UserError(
-            f"{command.dataset} has {said:g} frames a second, the simulator {CONTROL_HZ:g} control steps: its motions "
-            f"would be too {'fast' if said < CONTROL_HZ else 'slow'} there. Say the true rate with --fps: "
-            f"{CONTROL_HZ:g} where info.json is wrong, {said:g} for a robot that acts so often"
-        )
-    words = f"{rate:g} actions a second"
-    if command.fps is not None and not same_rate(rate, said):
-        words += f" (--fps; info.json says {said:g})"
-    other = f"; the simulator takes {CONTROL_HZ:g}: eval and train will refuse this policy"
-    console.print(words + (", as the simulator" if same else other), soft_wrap=True)
-    return rate
+    if command.lora_rank and not has:
+        family.adapt(policy, folder, command.lora_rank)
+    held = "bfloat16" if command.bf16 and command.lora_rank else "float32"
+    set_training(policy, held, recompute=command.gradient_checkpointing)
 
 
 def _fit(
-    command: SftCommand, policy: AnyPolicy, data: Demonstrations, fingerprint: str, console: Console
+    command: SftCommand, policy: AnyPolicy, start: _Start, sources: Sequence[Source], console: Console
 ) -> tuple[SftResult, Targets]:
-    policy.to("cuda" if torch.cuda.is_available() else "cpu")
-    train, val = split(data, command.chunk_len, validation=command.validation, seed=command.seed)
-    if not len(train):
-        raise UserError(f"{command.dataset}: no frame has an undisturbed chunk after it; choose a smaller --chunk-len")
-    if not len(val):
+    train, val = [], []
+    for source in sources:
+        parts = split(source.data, start.chunk_len, validation=command.validation, seed=command.seed)
+        if not len(parts[0]):
+            raise UserError(f"{source.name}: no frame has an undisturbed chunk after it; choose a smaller --chunk-len")
+        for found, part in zip((train, val), parts, strict=True):
+            found.append(Part(part, source.key, source.weight))
+    if not any(len(part.samples) for part in val):
         console.print(
             f"no validation: --validation {command.validation:g} of each instruction's episodes leaves none held out",
             soft_wrap=True,
         )
-    targets = train.targets()
+    each = [part.samples.targets() for part in train]
+    targets = Targets(*(sum(getattr(one, field.name) for one in each) for field in dataclasses.fields(Targets)))
     for line in targets.describe():
         console.print(line, soft_wrap=True)
-    identity = {
-        "dataset": fingerprint,
-        "policy": command.policy,
-        "preset": command.preset,
-        "chunk_len": command.chunk_len,
-        "cameras": data.camera_names,
-        "gripper": command.gripper,
-        **({"control rate": command.fps} if command.fps else {}),
-        **({"masked targets": targets.masked} if targets.masked else {}),
-    }
     measure, state = partial(_measure, policy), state_path(command.out)
-    result = sft.fit(policy, train, val, command, state, measure=measure, console=console, identity=identity)
+    identity = _identity(command, policy, start, sources, targets)
+    both = Mixture(train), Mixture(val)
+    result = sft.fit(policy, *both, command, state, measure=measure, console=console, identity=identity)
     return result, targets
+
+
+def _identity(
+    command: SftCommand, policy: AnyPolicy, start: _Start, sources: Sequence[Source], targets: Targets
+) -> dict[str, Any]:
+    """What a stopped training may only go on with."""
+    several = [[source.fingerprint, source.weight, list(source.slots)] for source in sources[1:]]
+    given = {
+        "control rate": command.fps,
+        "masked targets": targets.masked,
+        "other data sets": several and [sources[0].weight, command.statistics, *several],
+        "checkpoint": start.describe().get("checkpoint", {}).get("sha256"),
+        "lora rank": command.lora_rank,
+        "trained part": command.train_expert_only and "expert",
+    }
+    return {
+        "dataset": sources[0].fingerprint,
+        "policy": policy.architecture,
+        "preset": command.preset or ("" if command.checkpoint else "nano"),
+        "chunk_len": start.chunk_len,
+        "cameras": sources[0].data.camera_names,
+        "gripper": command.gripper,
+        **{name: value for name, value in given.items() if value},
+    }
 
 
 def _measure(policy: AnyPolicy, batch: SftBatch) -> dict[str, float]:
@@ -241,48 +240,52 @@ def _measure(policy: AnyPolicy, batch: SftBatch) -> dict[str, float]:
     decided = policy.act(obs, DecisionRng(rows, rows), "greedy")
     if not decided.actions.isfinite().all():
         raise UserError("the policy's actions on held-out demonstrations are not finite: lower --lr and start anew")
-    error = masked_steps(decided.actions.cpu() - batch.actions, batch.action_mask)
+    steps = decided.actions.shape[1]  # a flow policy predicts more than it executes
+    mask = None if batch.action_mask is None else batch.action_mask[:, :steps]
+    error = masked_steps(decided.actions.cpu() - batch.actions[:, :steps], mask)
     figures = {"action_error": float(np.abs(error.numpy()).mean())}
     if "tokens" in decided.replay:
         of_tokens: Any = policy
-        right = masked_steps(decided.replay["tokens"].cpu() == of_tokens.encode(batch.actions), batch.action_mask)
+        right = masked_steps(decided.replay["tokens"].cpu() == of_tokens.encode(batch.actions), mask)
         figures["token_accuracy"] = float(right.float().mean())
     return figures
 
 
-def _save(
-    policy: AnyPolicy,
-    command: SftCommand,
-    data: Demonstrations,
-    fingerprint: str,
-    result: SftResult,
-    line: str,
-    about: dict[str, Any],
-) -> None:
-    states = demonstrated_states(data.source)
-    own = {name: getattr(command, name) for name in ("preset", "chunk_len", "gripper")}
-    save_policy(
-        policy,
-        command.out,
-        {
-            "command": line,
-            "version": __version__,
-            "seed": command.seed,
-            "config": command.identity() | own,
-            "dataset": {
-                "path": str(command.dataset),
-                "sha256": fingerprint,
-                "episodes": len(data),
-                "frames": len(data.images),
-                "collected": data.source,
-            },
-            "cameras": data.camera_names,
-            "instructions": sorted(set(data.instruction)),
-            "suite": data.source.get("suite"),
-            "renderer": data.source.get("renderer"),
-            "era": data.source.get("era"),
-            **about,
-            "history": result.history,
-            **({} if states is None else {TRAINED_STATES: states}),
-        },
-    )
+def _provenance(command: SftCommand, start: _Start, sources: Sequence[Source], line: str) -> dict[str, Any]:
+    """What the checkpoint says of how it was made."""
+    first = sources[0]
+    own = {"preset": command.preset or ("" if command.checkpoint else "nano"), "chunk_len": start.chunk_len}
+    own |= {name: getattr(command, name) for name in ("gripper", "lora_rank", "train_expert_only")}
+    several: dict[str, Any] = {}
+    if len(sources) > 1:
+        several["datasets"] = [source.describe() for source in sources]
+        several["robots"] = {source.key: source.robot() for source in sources}
+        several["statistics"] = command.statistics
+    said = {
+        name: values.pop() if len(values := {source.data.source.get(name) for source in sources}) == 1 else None
+        for name in ("suite", "renderer", "era")
+    }
+    states = _trained_states(start, sources)
+    return {
+        "command": line,
+        "version": __version__,
+        "seed": command.seed,
+        "config": command.identity() | own,
+        "dataset": first.describe(),
+        **several,
+        **start.describe(),
+        "cameras": first.data.camera_names,
+        "control_hz": first.control_hz,
+        "instructions": sorted({word for source in sources for word in source.data.instruction}),
+        **said,
+        **({} if states is None else {TRAINED_STATES: states}),
+    }
+
+
+def _trained_states(start: _Start, sources: Sequence[Source]) -> dict[str, list[int]] | None:
+    """Initial states that the policy has learned from, by task; None where a data set or the checkpoint is silent."""
+    states = {} if start.folder is None else trained_states(read_provenance(start.folder))
+    for source in sources:
+        more = demonstrated_states(source.data.source)
+        states = None if more is None else join_states(states, more)
+    return states

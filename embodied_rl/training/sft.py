@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,14 +19,18 @@ import torch
 from rich.console import Console
 
 from embodied_rl.config.sft import SftConfig, learning_rate
-from embodied_rl.data.chunks import ChunkDataset, SftBatch, batch_samples, drop_history_rows, random_shift
+from embodied_rl.data.chunks import SftBatch
+from embodied_rl.data.mixture import Augmentation, Mixture, Part
 from embodied_rl.data.progress import ProgressBar
 from embodied_rl.errors import UserError
 from embodied_rl.utils.signals import StopRequest
 
 
 class Imitator(Protocol):
-    """What the loop needs of a policy: a torch module with `sft_loss` (see `embodied_rl.policy.Policy`)."""
+    """What the loop needs of a policy: a torch module with `sft_loss` (see `embodied_rl.policy.Policy`).
+
+    To learn from several data sets with statistics of their own it also needs `select(key)`.
+    """
 
     def sft_loss(
         self,
@@ -38,6 +42,7 @@ class Imitator(Protocol):
         action_mask: torch.Tensor | None = None,
     ) -> torch.Tensor: ...
     def parameters(self) -> Iterator[torch.nn.Parameter]: ...
+    def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]: ...
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
     def train(self, mode: bool = True) -> Any: ...
@@ -67,8 +72,8 @@ def optimiser(policy: Imitator, config: SftConfig) -> torch.optim.AdamW:
 
 def fit(
     policy: Imitator,
-    train: ChunkDataset,
-    val: ChunkDataset,
+    train: Mixture,
+    val: Mixture,
     config: SftConfig,
     state: Path,
     *,
@@ -113,41 +118,48 @@ def fit(
     return result
 
 
-def validate(policy: Imitator, val: ChunkDataset, config: SftConfig, measure: Measure) -> dict[str, float]:
-    """Mean loss and `measure` over up to `val_samples` held-out samples' targets; empty without held-out episodes."""
-    if len(val) == 0:
-        return {}
-    # Spread over all held-out episodes, and the same ones in every validation.
-    samples = np.unique(np.linspace(0, len(val) - 1, config.val_samples).astype(np.int64))
+def validate(policy: Imitator, val: Mixture, config: SftConfig, measure: Measure) -> dict[str, float]:
+    """Mean loss and `measure` over the targets of up to `val_samples` held-out samples; empty without any.
+
+    Of several data sets each has a share of the samples by its weight.
+    """
+    parts = [part for part in val.parts if len(part.samples)]
     policy.train(False)
     sums: dict[str, float] = {}
-    total = 0.0
-    with torch.no_grad():
-        for part in np.array_split(samples, math.ceil(len(samples) / config.batch_size)):
-            batch = val.batch(part)
-            with _autocast(policy, config):
-                figures = {"loss": float(_loss(policy, batch)), **measure(batch)}
+    total, whole = 0.0, sum(part.weight for part in parts)
+    for part in parts:
+        for batch in _validation_batches(part, max(1, round(config.val_samples * part.weight / whole)), config):
+            with torch.no_grad(), _autocast(policy, config):
+                figures = {"loss": float(_loss(policy, [batch], several=val.several)), **measure(batch)}
             # By targets: those past an end that is no success are masked.
-            weight = len(part) if batch.action_mask is None else float(batch.action_mask.float().mean(1).sum())
+            rows = len(batch.instruction)
+            weight = rows if batch.action_mask is None else float(batch.action_mask.float().mean(1).sum())
             total += weight
             for name, value in figures.items():
                 sums[name] = sums.get(name, 0.0) + weight * value
     return {f"val_{name}": value / total for name, value in sums.items()}
 
 
+def _validation_batches(part: Part, most: int, config: SftConfig) -> Iterator[SftBatch]:
+    """Batches of samples that are spread over all held-out episodes, and the same ones in every validation."""
+    samples = np.unique(np.linspace(0, len(part.samples) - 1, most).astype(np.int64))
+    for numbers in np.array_split(samples, math.ceil(len(samples) / config.batch_size)):
+        batch = part.samples.batch(numbers)
+        batch.key = part.key
+        yield batch
+
+
 def _update(
-    policy: Imitator, adam: torch.optim.AdamW, train: ChunkDataset, config: SftConfig, step: int
+    policy: Imitator, adam: torch.optim.AdamW, train: Mixture, config: SftConfig, step: int
 ) -> tuple[float, float]:
     """One optimiser step; return its loss and gradient norm (before clipping)."""
-    batch = train.batch(batch_samples(len(train), config.batch_size, step, config.seed))
-    batch.images = random_shift(batch.images, config.shift, config.seed, step)
-    drop_action_history = drop_history_rows(len(batch.instruction), config.drop_action_history, config.seed, step)
+    batches = train.batch(step, config.batch_size, config.seed, Augmentation(config.shift, config.drop_action_history))
     for group in adam.param_groups:
         group["lr"] = learning_rate(step, config)
     policy.train(True)
     adam.zero_grad(set_to_none=True)
     with _autocast(policy, config):
-        loss = _loss(policy, batch, drop_action_history)
+        loss = _loss(policy, batches, several=train.several)
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), config.grad_clip)
     numbers = float(loss.detach()), float(norm)
@@ -157,11 +169,20 @@ def _update(
     return numbers
 
 
-def _loss(policy: Imitator, batch: SftBatch, drop_action_history: torch.Tensor | None = None) -> torch.Tensor:
-    to = next(policy.parameters()).device
-    mask = None if batch.action_mask is None else batch.action_mask.to(to)
-    return policy.sft_loss(
-        batch.images.to(to), batch.proprio.to(to), batch.instruction, batch.actions.to(to), drop_action_history, mask
+def _loss(policy: Any, batches: Sequence[SftBatch], *, several: bool) -> torch.Tensor:
+    """The mean over the samples of all batches, each of one data set; several: there is more than one to choose."""
+    to, losses = next(policy.parameters()).device, []
+    for batch in batches:
+        if several:
+            policy.select(batch.key)
+        mask = None if batch.action_mask is None else batch.action_mask.to(to)
+        inputs = batch.images.to(to), batch.proprio.to(to), batch.instruction, batch.actions.to(to)
+        losses.append(policy.sft_loss(*inputs, batch.drop_history, mask))
+    if len(losses) == 1:
+        return losses[0]
+    rows = [len(batch.instruction) for batch in batches]
+    return sum(
+        (loss * (count / sum(rows)) for loss, count in zip(losses, rows, strict=True)), torch.zeros((), device=to)
     )
 
 
@@ -171,8 +192,9 @@ def _autocast(policy: Imitator, config: SftConfig) -> torch.autocast:
 
 def _save(path: Path, policy: Imitator, adam: torch.optim.AdamW, identity: dict[str, Any], result: SftResult) -> None:
     part = path.with_name(path.name + ".part")
+    frozen = {name for name, parameter in policy.named_parameters() if not parameter.requires_grad}
     content = {
-        "policy": policy.state_dict(),
+        "policy": {name: tensor for name, tensor in policy.state_dict().items() if name not in frozen},
         "optimizer": adam.state_dict(),
         "identity": identity,
         "step": result.step,
@@ -198,7 +220,7 @@ def _restore(
         content = torch.load(path, map_location="cpu", weights_only=True)
         other = [key for key in identity if content["identity"].get(key) != identity[key]]
         if not other:
-            policy.load_state_dict(content["policy"])
+            policy.load_state_dict(policy.state_dict() | content["policy"])  # what is frozen is its checkpoint's
             adam.load_state_dict(content["optimizer"])
             return content["step"], content["history"]
     except Exception as error:  # torch's message has many lines and advises to load it unsafely

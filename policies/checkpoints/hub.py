@@ -1,15 +1,21 @@
-"""Where a checkpoint is: a local folder, or a repository of the Hugging Face hub, downloaded once."""
+"""Where a checkpoint or a data set is: a local folder, or a repository of the Hugging Face hub, downloaded once."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Literal
 
 from embodied_rl.errors import UserError
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?")
 # weights, tokenizer and settings; no Python: code of a repository is never run
-_WANTED = ("*.json", "*.safetensors", "*.pt", "*.model", "*.jinja", "*.txt")
+_WANTED = {
+    "model": ("*.json", "*.safetensors", "*.pt", "*.model", "*.jinja", "*.txt"),
+    "dataset": ("meta/*", "data/*", "videos/*"),
+}
+_CALLED = {"model": "checkpoint", "dataset": "data set"}
+Kind = Literal["model", "dataset"]
 
 
 def is_repository(source: str) -> bool:
@@ -18,7 +24,7 @@ def is_repository(source: str) -> bool:
     return bool(_HUB_ID.fullmatch(source)) and not path.exists() and not path.parent.is_dir()
 
 
-def resolve(source: str) -> Path:
+def resolve(source: str, kind: Kind = "model") -> Path:
     """The folder of `source`: a path, or OWNER/NAME or OWNER/NAME@REVISION on the hub.
 
     A repository that is in the hub's cache already is used without a network. UserError when there is no such folder
@@ -27,15 +33,15 @@ def resolve(source: str) -> Path:
     if Path(source).is_dir():
         return Path(source)
     if not is_repository(source):
-        raise UserError(
-            f"no checkpoint at {source}: name the folder of a checkpoint or run, or OWNER/NAME on the Hugging Face hub."
-        )
+        folder = "the folder of a checkpoint or run" if kind == "model" else "its folder"
+        raise UserError(f"no {_CALLED[kind]} at {source}: name {folder}, or OWNER/NAME on the Hugging Face hub.")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     name, _, revision = source.partition("@")
     try:
-        return Path(snapshot_download(name, revision=revision or None, allow_patterns=list(_WANTED)))
+        wanted = list(_WANTED[kind])
+        return Path(snapshot_download(name, repo_type=kind, revision=revision or None, allow_patterns=wanted))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(
@@ -48,6 +54,6 @@ def source_name(folder: Path) -> str:
     """What `resolve` turns into `folder` again on this or, for a repository in the hub's cache, any machine."""
     folder = folder.resolve()
     kind, _, name = folder.parent.parent.name.partition("--")
-    if folder.parent.name == "snapshots" and kind == "models":
+    if folder.parent.name == "snapshots" and kind in ("models", "datasets"):
         return f"{name.replace('--', '/')}@{folder.name}"
     return str(folder)

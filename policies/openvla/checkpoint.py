@@ -40,6 +40,7 @@ from embodied_rl.policies.checkpoints.folder import (
     to_json,
     write_folder,
 )
+from embodied_rl.policies.checkpoints.resize import resized
 from embodied_rl.policies.checkpoints.shards import SINGLE
 from embodied_rl.policies.family import ExportRequest, pick
 from embodied_rl.policies.openvla import OpenVLAConfig
@@ -79,7 +80,10 @@ def load_policy(folder: Path, options: LoadOptions | None = None) -> OpenVLAPoli
     home = base_folder(described.lora, folder, files) if described.lora else folder
     policy = _empty(described)
     state = public_state(home, described.model) if is_public(home) else read_weights(home / SINGLE)
-    check_keys(policy.model.state_dict(), state, home)
+    expected = policy.model.state_dict()
+    if described.lora:
+        state = resized({name: tensor for name, tensor in state.items() if name in expected}, expected, home)
+    check_keys(expected, state, home)
     policy.model.load_state_dict(state, assign=True)
     if described.lora:
         load_adapters(policy, folder, described.lora)
@@ -88,7 +92,18 @@ def load_policy(folder: Path, options: LoadOptions | None = None) -> OpenVLAPoli
 
 def adapt_policy(policy: OpenVLAPolicy, folder: Path, rank: int) -> None:
     """Give `policy`, which was loaded from `folder`, LoRA adapters of `rank`."""
-    adapt(policy, folder, partial(_weight_files, model=policy.config), rank)
+    adapt(policy, folder, partial(_weight_files, model=policy.config), rank, whole=policy.resized)
+
+
+def weights(folder: Path, options: LoadOptions) -> OpenVLAPolicy:
+    """The policy in `folder` for `start.refit`: nothing about its robot is asked."""
+    if is_public(folder) and options.unnorm_key is None:
+        config = read_json(folder / "config.json")
+        known = {**(config.get("norm_stats") or {})}
+        if (folder / STATISTICS).is_file():
+            known |= read_json(folder / STATISTICS)
+        options = replace(options, unnorm_key=next(iter(known), None))
+    return load_policy(folder, options)
 
 
 def _weight_files(folder: Path, model: OpenVLAModelConfig) -> list[Path]:

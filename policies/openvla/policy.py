@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -23,8 +23,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.policies.checkpoints.adapters import Base
 from embodied_rl.policies.compile import pad_prompt
 from embodied_rl.policies.efficient import EfficientParts
-from embodied_rl.policies.family import FreshRequest
-from embodied_rl.policies.openvla.config import OpenVLAModelConfig, preset
+from embodied_rl.policies.openvla.config import OpenVLAModelConfig
 from embodied_rl.policies.openvla.decode import prefill_and_decode, token_scores
 from embodied_rl.policies.openvla.model import OpenVLAModel
 from embodied_rl.policies.preprocessing.crop import center_crop
@@ -34,11 +33,11 @@ from embodied_rl.policies.preprocessing.tokens import (
     Statistics,
     decode_tokens,
     encode_actions,
-    fit_statistics,
     gripper_from_env,
     gripper_to_env,
     identity_statistics,
     normalise_actions,
+    statistics_from_json,
     statistics_to_json,
     unnormalise_actions,
 )
@@ -106,6 +105,7 @@ class OpenVLAPolicy(nn.Module):
         self.source_files: tuple[Path, ...] = ()
         self.public: dict[str, bytes] = {}
         self.base: Base | None = None
+        self.resized: frozenset[str] = frozenset()
         self.chunk_len = config.chunk_len
         self.action_dim = config.action_dim
         self.terms_per_step = config.action_dim
@@ -152,6 +152,11 @@ class OpenVLAPolicy(nn.Module):
     def statistics_keys(self) -> list[str]:
         """Data sets whose statistics it has."""
         return sorted(self.norm_stats)
+
+    def select(self, key: str) -> None:
+        """Act for, and learn from, the robot of a data set, by its statistics; UserError without such."""
+        norm = self.config.proprio_norm if self.config.use_proprio else None
+        self.statistics, self.unnorm_key = statistics_from_json(self.norm_stats, key, norm), key
 
     @property
     def action_range(self) -> tuple[np.ndarray, np.ndarray]:
@@ -318,35 +323,3 @@ class OpenVLAPolicy(nn.Module):
         x = torch.cat([prefix, text], dim=1)
         read = prefix.shape[1] - 1 + prompt.lengths[:, None] + torch.arange(count, device=self.device)
         return decoder(x, decoder.rope(x.shape[1], x.device, first), read=read)
-
-
-AnyOpenVLA = TypeVar("AnyOpenVLA", bound=OpenVLAPolicy)
-
-
-def fresh(request: FreshRequest) -> OpenVLAPolicy:
-    """A randomly initialised policy for the data set of `request`."""
-    return fresh_for(OpenVLAPolicy, preset(request.preset), request)
-
-
-def fresh_for(kind: type[AnyOpenVLA], base: OpenVLAModelConfig, request: FreshRequest) -> AnyOpenVLA:
-    """A randomly initialised policy of the sizes of `request`."""
-    proprio_dim = request.state.shape[1]
-    config = replace(
-        base,
-        chunk_len=request.chunk_len,
-        num_cameras=request.num_cameras,
-        action_dim=request.action.shape[1],
-        proprio_dim=proprio_dim or base.proprio_dim,
-        use_proprio=base.use_proprio and proprio_dim > 0,
-        clip_actions=request.bounds is None and not request.own_units,
-        gripper_zero_one=base.gripper_zero_one and not request.own_units,
-    )
-    statistics = fit_statistics(request.action, request.state, gripper=not request.own_units)
-    if request.bounds is not None:
-        low, high = request.bounds
-        statistics = replace(statistics, q01=low, q99=high, mask=np.ones(len(low), dtype=bool))
-    elif request.unit_actions:
-        # our own suites: commands fill [-1, 1] already, and 1st percentiles would cut off the rare large corrections
-        unit = identity_statistics(config.action_dim, config.proprio_dim)
-        statistics = replace(statistics, q01=unit.q01, q99=unit.q99)
-    return kind.fresh(config, request.instructions, statistics, seed=request.seed, unnorm_key=request.unnorm_key)

@@ -7,12 +7,12 @@ from typing import Any
 
 from embodied_rl.errors import UserError
 from embodied_rl.policies.family import pick
-from embodied_rl.policies.openvla.checkpoint import export, load, prepare, save_policy
+from embodied_rl.policies.openvla.checkpoint import export, load, prepare, save_policy, weights
 from embodied_rl.policies.openvla.hf_format import LoadOptions
 from embodied_rl.policies.openvla_oft.config import variant
 from embodied_rl.policies.openvla_oft.policy import OpenVLAOFTPolicy
 
-__all__ = ["export", "load", "load_options", "prepare", "save_policy"]
+__all__ = ["export", "load", "load_options", "prepare", "save_policy", "weights"]
 
 _VARIANT_FLAGS = ("num_cameras", "use_proprio", "film", "chunk_len")
 

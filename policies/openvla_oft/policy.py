@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from embodied_rl.policies.family import FreshRequest
-from embodied_rl.policies.openvla.policy import OpenVLAPolicy, fresh_for
-from embodied_rl.policies.openvla_oft.config import OFTModelConfig, preset
+from embodied_rl.policies.openvla.policy import OpenVLAPolicy
+from embodied_rl.policies.openvla_oft.config import OFTModelConfig
 from embodied_rl.policies.openvla_oft.heads import ActionHead, LaplaceHead, TokenHead
 from embodied_rl.policies.openvla_oft.model import OFTModel
 from embodied_rl.policy import ActMode, action_chunks, void_rows
@@ -78,8 +77,3 @@ class OpenVLAOFTPolicy(OpenVLAPolicy):
         language = self.model.language(text, prompt.lengths, self.tokenizer.bos_id) if self.config.film else None
         prefix = self._prefix(images, proprio, language, compiled=compiled)
         return self.model.decode(prefix, text, prompt.lengths, prompt.padded, compiled=compiled)
-
-
-def fresh(request: FreshRequest) -> OpenVLAOFTPolicy:
-    """A randomly initialised policy for the data set of `request`."""
-    return fresh_for(OpenVLAOFTPolicy, preset(request.preset), request)

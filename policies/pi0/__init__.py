@@ -24,6 +24,8 @@ class FlowPolicyConfig:
     statistics: Expert[str | None] = None
     """For published checkpoints: file or folder of the data set's statistics (None: the only ones beside the
     weights)."""
+    unnorm_key: Expert[str | None] = None
+    """Data set for whose robot it acts, of a checkpoint that was trained on several (None: the first)."""
     chunk_len: Expert[int | None] = None
     """Control steps executed before the next decision (None: as the checkpoint says)."""
     exploration: Literal["flow_sde", "flow_noise"] = "flow_sde"
@@ -109,6 +111,6 @@ class Pi0Config(FlowPolicyConfig):
 FAMILY = PolicyFamily(
     name="pi0",
     config=Pi0Config,
-    given=("preset", "tokenizer", "statistics", "normalisation", "horizon", "extra_delta_transform"),
+    given=("unnorm_key", "preset", "tokenizer", "statistics", "normalisation", "horizon", "extra_delta_transform"),
     holds=lambda config: "paligemma_variant" in config or config.get("type") in ("pi0", "pi05"),
 )

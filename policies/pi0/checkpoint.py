@@ -13,10 +13,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_rl.errors import UserError
+from embodied_rl.errors import UserError, suggest
 from embodied_rl.policies.checkpoints.adapters import (
     adapter_files,
     base_folder,
@@ -34,12 +35,13 @@ from embodied_rl.policies.checkpoints.folder import (
     to_json,
     write_folder,
 )
+from embodied_rl.policies.checkpoints.resize import resized
 from embodied_rl.policies.checkpoints.shards import SINGLE, single_file, weight_files
 from embodied_rl.policies.family import ExportRequest, pick
 from embodied_rl.policies.flow import FlowSettings
 from embodied_rl.policies.pi0 import FlowPolicyConfig, hf_format
 from embodied_rl.policies.pi0.config import preset
-from embodied_rl.policies.pi0.normalise import NormMode, statistics_from_json, statistics_to_json
+from embodied_rl.policies.pi0.normalise import Normaliser, NormMode, Pi0Statistics, robots_from_json, robots_to_json
 from embodied_rl.policies.pi0.policy import AnyPi0, Pi0Policy
 from embodied_rl.policies.pi0.start import empty_policy
 from embodied_rl.policies.prefix_cache import GIB, PrefixCache
@@ -73,7 +75,7 @@ def save_policy(policy: Pi0Policy, folder: Path, provenance: dict[str, Any]) -> 
             "config.json": to_json(config),
             **weights,
             "tokenizer.json": policy.prompt.tokenizer.to_str(pretty=True).encode(),
-            "dataset_statistics.json": to_json({policy.unnorm_key: statistics_to_json(policy.statistics)}),
+            "dataset_statistics.json": to_json(robots_to_json(policy.robots)),
             "provenance.json": to_json(provenance),
         },
         checksums=True,
@@ -96,15 +98,20 @@ def load_policy(
     flow = read_dataclass(FlowSettings, config["flow"], where="flow", source="config.json")
     key = config["unnorm_key"]
     prompt = kind.prompt_class(load_tokenizer(folder / "tokenizer.json"), model_config.decoder.vocab_size)
-    statistics = statistics_from_json(read_json(folder / "dataset_statistics.json"), key)
-    policy = empty_policy(model_config, prompt, statistics, flow, unnorm_key=key, kind=kind)
+    robots = robots_from_json(read_json(folder / "dataset_statistics.json"), clip_actions=model_config.clip_actions)
+    if key not in robots:
+        raise UserError(f"dataset_statistics.json has no entry '{key}'.{suggest(key, robots)}")
+    policy = empty_policy(model_config, prompt, robots[key].statistics, flow, unnorm_key=key, kind=kind)
+    policy.robots = robots
     settings = config.get("lora")
     home = base_folder(settings, folder, weight_files) if settings else folder
     if settings and "architecture" not in read_json(home / "config.json"):
         hf_format.assign_published(policy, published_state(home, policy.model.state_dict()), torch.float32)
     else:
-        state = read_weights(home / SINGLE)
-        check_keys(policy.model.state_dict(), state, home / SINGLE)
+        state, expected = read_weights(home / SINGLE), policy.model.state_dict()
+        if settings:
+            state = resized(state, expected, home / SINGLE)  # the base may have been another robot's
+        check_keys(expected, state, home / SINGLE)
         policy.model.load_state_dict(state, assign=True)
     if settings:
         load_adapters(policy, folder, settings)
@@ -119,7 +126,7 @@ class Pi0Options:
     as are horizon (control steps that it predicts, None for the preset's) and extra_delta_transform (whether it
     predicts actions minus the state, None for what the folder says). statistics: file or folder of them, None for the
     only ones in the published folder. chunk_len: control steps executed a decision, None for what the folder or the
-    preset says.
+    preset says. unnorm_key: the data set of ours whose robot it acts for, None for the first.
     """
 
     preset: str | None = None
@@ -129,6 +136,7 @@ class Pi0Options:
     horizon: int | None = None
     extra_delta_transform: bool | None = None
     chunk_len: int | None = None
+    unnorm_key: str | None = None
 
 
 def is_published(folder: Path) -> bool:
@@ -143,12 +151,48 @@ def load(folder: Path, options: Pi0Options) -> Pi0Policy:
         return _load_published(folder, options)
     refuse_given(options, folder, "pi0")
     policy = load_policy(folder)
-    if options.chunk_len is not None:
-        execute(policy, options.chunk_len)
+    choose(policy, options)
     return policy
 
 
+def choose(policy: Pi0Policy, options: Any) -> None:
+    """Let `policy`, which is ours, act for the data set and execute as many steps as the user says."""
+    if options.unnorm_key is not None:
+        policy.select(options.unnorm_key)
+    if options.chunk_len is not None:
+        execute(policy, options.chunk_len)
+
+
+def weights(folder: Path, options: Pi0Options) -> Pi0Policy:
+    """The policy in `folder` for `start.refit`: of a published one nothing about its robot is asked."""
+    if not is_published(folder):
+        refuse_given(options, folder, "pi0")
+        return load_policy(folder)
+    if options.preset is None or options.tokenizer is None:
+        raise UserError(
+            f"{folder} is a published pi0: name its --preset (pi0_base, pi05_base, pi05_libero) and, with --tokenizer, "
+            "PaliGemma's tokenizer.json"
+        )
+    config = hf_format.network(read_json(folder / "config.json"), preset(options.preset))
+    mode = options.normalisation or ("quantiles" if config.adaptive else "mean_std")
+    statistics = unknown_statistics(mode, config.proprio_dim, config.action_dim)
+    return hf_format.load_published(folder, config, statistics, Path(options.tokenizer))
+
+
+def unknown_statistics(mode: NormMode, states: int, actions: int) -> Pi0Statistics:
+    """Statistics in the place of those that nobody needs."""
+    names = ("mean", "std") if mode == "mean_std" else ("q01", "q99")
+    low = 0.0 if mode == "mean_std" else -1.0
+    state, action = (
+        Normaliser(mode, {names[0]: np.full(dim, low, np.float32), names[1]: np.ones(dim, np.float32)})
+        for dim in (states, actions)
+    )
+    return Pi0Statistics(state, action)
+
+
 def _load_published(folder: Path, options: Pi0Options) -> Pi0Policy:
+    if options.unnorm_key is not None:
+        raise UserError(f"{folder} has the statistics of one data set: leave the option unnorm-key out")
     preset_name, tokenizer, mode = options.preset, options.tokenizer, options.normalisation
     if preset_name is None or tokenizer is None or mode is None:
         missing = next(name for name in ("preset", "tokenizer", "normalisation") if getattr(options, name) is None)
@@ -173,7 +217,7 @@ def _load_published(folder: Path, options: Pi0Options) -> Pi0Policy:
 def refuse_given(options: Any, folder: Path, name: str) -> None:
     """UserError for options about a published checkpoint, which `folder` is not."""
     for option, value in vars(options).items():
-        if value is not None and option != "chunk_len":
+        if value is not None and option not in ("chunk_len", "unnorm_key"):
             word = option.replace("_", "-")
             raise UserError(f"{folder} is no published {name} and says everything itself: leave the option {word} out")
 

@@ -50,6 +50,10 @@ class Pi0ModelConfig:
     num_cameras: int = 2
     """Cameras, in the order of the observation. One that a published model knows and this robot lacks is left out, as
     masking it would be."""
+    max_cameras: int = 0
+    """Cameras of all robots that the network is for; 0: there is one robot."""
+    cameras: tuple[int, ...] = ()
+    """Which of these the observation has, in order; () all."""
     delta_dims: int = 0
     """So many first dimensions of an action are predicted minus the state at the decision (openpi's
     `extra_delta_transform`, by which its pi0_libero was trained: all but the gripper); 0 predicts actions."""
@@ -76,6 +80,8 @@ class Pi0ModelConfig:
             raise ValueError("action_dim and proprio_dim must fit into max_action_dim and max_state_dim")
         if not 0 <= self.delta_dims <= min(self.action_dim, self.proprio_dim):
             raise ValueError("delta_dims must lie in 0..action_dim and 0..proprio_dim")
+        if self.cameras and (len(self.cameras) != self.num_cameras or max(self.cameras) >= self.max_cameras):
+            raise ValueError("cameras must number num_cameras of max_cameras")
         if two.dim % 2:
             raise ValueError("the expert's width must be even")
 

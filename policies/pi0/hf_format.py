@@ -77,6 +77,21 @@ def agree(
         raise UserError(f"{folder / 'config.json'} is unusable ({error}): restore it from its source") from error
 
 
+def network(published: Mapping[str, Any], config: Pi0ModelConfig) -> Pi0ModelConfig:
+    """`config` with the horizon of a published config.json, whatever robot that is for.
+
+    UserError names the first value by which it is another network.
+    """
+    lerobot = published.get("type") in LEROBOT_TYPES
+    horizon = published.get("chunk_size" if lerobot else "action_horizon", config.horizon)
+    if type(horizon) is not int or horizon < 1:
+        raise UserError(f"config.json says that {horizon!r} steps are predicted: restore it from its source")
+    config = replace(config, horizon=horizon, chunk_len=min(config.chunk_len, horizon))
+    runs = _lerobot_sizes(config) if lerobot else _openpi_config(config) | {"pi05": config.adaptive}
+    require_agreement(published, runs, "choose the --preset of the checkpoint")
+    return config
+
+
 def visual_features(published: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The cameras in LeRobot's config.json, without those that it leaves empty."""
     features = published.get("input_features") or {}

@@ -86,7 +86,7 @@ class Pi0Model(nn.Module):
         if config.expert_head_rows:
             self.expert_head = Linear(width, config.expert_head_rows, bias=False).requires_grad_(False)
         if config.learned_positions:
-            self.camera_embed = nn.Parameter(torch.randn(config.num_cameras, dim) * _POSITION_STD)
+            self.camera_embed = nn.Parameter(torch.randn(config.max_cameras or config.num_cameras, dim) * _POSITION_STD)
             self.step_embed = nn.Parameter(torch.randn(config.horizon, width) * _POSITION_STD)
         heads = make_heads(config)
         self.value_head, self.noise_head = heads["value_head"], heads["noise_head"]
@@ -129,7 +129,9 @@ class Pi0Model(nn.Module):
         rows, cameras = images.shape[:2]
         patches = self.embed_images(images.flatten(0, 1)).unflatten(0, (rows, cameras))
         if self.config.learned_positions:
-            patches = patches + self.camera_embed[:, None]
+            seen = self.config.cameras or tuple(range(cameras))
+            embed = self.camera_embed if len(seen) == len(self.camera_embed) else self.camera_embed[list(seen)]
+            patches = patches + embed[:, None]
         text = self.language.embed_tokens(ids) * math.sqrt(self.config.decoder.dim)
         return torch.cat([patches.flatten(1, 2), text], dim=1)
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_rl.errors import UserError, suggest
+from embodied_rl.errors import UserError
 from embodied_rl.types import Array
 
 NormMode = Literal["mean_std", "quantiles"]
@@ -87,9 +87,21 @@ class Pi0Statistics:
     action: Normaliser
 
 
+@dataclass(frozen=True)
+class Robot:
+    """What a policy knows of the robot of a data set.
+
+    cameras: which of the policy's it has; () all. clip_actions: see `Pi0ModelConfig.clip_actions`.
+    """
+
+    statistics: Pi0Statistics
+    cameras: tuple[int, ...] = ()
+    clip_actions: bool = True
+
+
 def fit(values: Array, mode: NormMode) -> Normaliser:
     """Statistics of `values` [rows, dim]. Deviations under 1e-3 are widened, so that what never moves stays finite."""
-    half = np.float32(1e-3)
+    half, values = np.float32(1e-3), values.astype(np.float64)
     low, high = (np.quantile(values, share, axis=0).astype(np.float32) for share in (0.01, 0.99))
     middle, reach = (low + high) / 2, np.maximum((high - low) / 2, half)
     stats = {
@@ -119,18 +131,28 @@ def normaliser_from_json(data: Any, where: str) -> Normaliser:
         raise UserError(f"{where} holds unusable statistics ({error!r}): restore the file") from error
 
 
-def statistics_from_json(data: Mapping[str, Any], key: str) -> Pi0Statistics:
-    """Read entry `key` of dataset_statistics.json; UserError lists the entries when it is missing."""
-    if key not in data:
-        raise UserError(f"dataset_statistics.json has no entry '{key}'.{suggest(key, data)}")
-    parts = data[key] if isinstance(data[key], dict) else {}
+def robots_from_json(data: Mapping[str, Any], *, clip_actions: bool) -> dict[str, Robot]:
+    """Read dataset_statistics.json, an entry a data set; clip_actions: of entries that do not say it."""
+    return {key: _robot_from_json(entry, key, clip_actions) for key, entry in data.items()}
+
+
+def _robot_from_json(entry: Any, key: str, clip_actions: bool) -> Robot:
+    parts = entry if isinstance(entry, dict) else {}
     state, action = (
         normaliser_from_json(parts.get(part), f"dataset_statistics.json, '{key}.{part}'")
         for part in ("state", "action")
     )
-    return Pi0Statistics(state, action)
+    cameras, clip = parts.get("cameras", []), parts.get("clip_actions", clip_actions)
+    if not isinstance(cameras, list) or not all(type(n) is int and n >= 0 for n in cameras) or type(clip) is not bool:
+        raise UserError(f"dataset_statistics.json, '{key}', holds unusable cameras or clip_actions: restore the file")
+    return Robot(Pi0Statistics(state, action), tuple(cameras), clip)
 
 
-def statistics_to_json(statistics: Pi0Statistics) -> dict[str, Any]:
-    """The entry of one data set in dataset_statistics.json."""
-    return {"state": statistics.state.to_json(), "action": statistics.action.to_json()}
+def robots_to_json(robots: Mapping[str, Robot]) -> dict[str, Any]:
+    """dataset_statistics.json; `robots_from_json` is the inverse."""
+    return {
+        key: {"state": robot.statistics.state.to_json(), "action": robot.statistics.action.to_json()}
+        | ({"cameras": list(robot.cameras)} if robot.cameras else {})
+        | ({} if len(robots) == 1 else {"clip_actions": robot.clip_actions})
+        for key, robot in robots.items()
+    }

@@ -19,11 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from embodied_rl.errors import UserError
+from embodied_rl.errors import UserError, suggest
 from embodied_rl.policies.checkpoints.adapters import Base
 from embodied_rl.policies.compile import pad_prompt
 from embodied_rl.policies.efficient import DenoiseReuse, EfficientParts
-from embodied_rl.policies.family import FreshRequest
 from embodied_rl.policies.flow import (
     FlowSettings,
     Transition,
@@ -39,19 +38,15 @@ from embodied_rl.policies.flow import (
     training_inputs,
 )
 from embodied_rl.policies.pi0.compile import compiled_denoising
-from embodied_rl.policies.pi0.config import Pi0ModelConfig, preset
+from embodied_rl.policies.pi0.config import Pi0ModelConfig
 from embodied_rl.policies.pi0.continuing import continue_chunk
 from embodied_rl.policies.pi0.model import Pi0Model, Prefix
-from embodied_rl.policies.pi0.normalise import Normaliser, Pi0Statistics, fit, unit
+from embodied_rl.policies.pi0.normalise import Pi0Statistics, Robot, unit
 from embodied_rl.policies.pi0.prompt import Pi0Prompt, word_tokenizer
 from embodied_rl.policies.prefix_cache import PrefixCache
 from embodied_rl.policy import ActMode, PolicyTraits, action_chunks, masked_steps, void_rows
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, Array, EvalOutput, Observation
-
-# Imitation starts with few denoising steps, as reinforcement learning will take; several noise draws a demonstration,
-# since the prefix costs most.
-_FRESH_STEPS, _LOSS_SAMPLES = 4, 4
 
 
 class Pi0Policy(nn.Module):
@@ -64,6 +59,8 @@ class Pi0Policy(nn.Module):
     compiled: `act` runs its denoising steps through `torch.compile`, see `policies.compiled`; `evaluate` does not.
     denoise_reuse: only every so many denoising steps run the action expert (see `prune.DenoiseReuse`), for
         evaluation and serving.
+    robots: those that it knows, by data set; `select` chooses one. resized: parameters that began, at least in part, at
+        zero, since another robot's did not fit.
     `replay` is {'points': float32 [N,M+1,H,D], 'step': int64 [N,M]}, the recorded part of the denoising path.
     """
 
@@ -95,6 +92,7 @@ class Pi0Policy(nn.Module):
         self.statistics = statistics
         self.flow = flow
         self.unnorm_key = unnorm_key
+        self.robots = {unnorm_key: Robot(statistics, config.cameras, config.clip_actions)}
         self.with_value = False
         self.detach_critic_input = True
         self.fresh_critic = ""
@@ -104,6 +102,7 @@ class Pi0Policy(nn.Module):
         self.prefix_cache: PrefixCache | None = None
         self.source_files: tuple[Path, ...] = ()
         self.base: Base | None = None
+        self.resized: frozenset[str] = frozenset()
         self.chunk_len = config.chunk_len
         self.action_dim = config.action_dim
         self.terms_per_step = config.action_dim
@@ -159,7 +158,28 @@ class Pi0Policy(nn.Module):
     @property
     def statistics_keys(self) -> list[str]:
         """Data sets whose statistics it has."""
-        return [self.unnorm_key]
+        return sorted(self.robots)
+
+    def select(self, key: str) -> None:
+        """Act for, and learn from, the robot of a data set: its statistics, sizes and cameras.
+
+        Raises:
+            UserError: There are no statistics of such a data set.
+        """
+        if key not in self.robots:
+            raise UserError(f"the policy has no statistics of '{key}'.{suggest(key, self.robots)}")
+        robot = self.robots[key]
+        self.statistics, self.unnorm_key = robot.statistics, key
+        self.config = replace(
+            self.config,
+            action_dim=robot.statistics.action.dim,
+            proprio_dim=robot.statistics.state.dim,
+            num_cameras=len(robot.cameras) or self.config.max_cameras or self.config.num_cameras,
+            cameras=robot.cameras,
+            clip_actions=robot.clip_actions,
+        )
+        self.model.config = self.config
+        self.action_dim = self.terms_per_step = self.config.action_dim
 
     @property
     def action_range(self) -> tuple[Array, Array]:
@@ -345,37 +365,3 @@ class Pi0Policy(nn.Module):
 
 
 AnyPi0 = TypeVar("AnyPi0", bound=Pi0Policy)
-
-
-def fresh(request: FreshRequest) -> Pi0Policy:
-    """A randomly initialised policy for the data set of `request`."""
-    return fresh_for(Pi0Policy, preset(request.preset), request)
-
-
-def fresh_for(kind: type[AnyPi0], base: Pi0ModelConfig, request: FreshRequest) -> AnyPi0:
-    """A randomly initialised policy of the sizes of `request`."""
-    action_dim, proprio_dim = request.action.shape[1], request.state.shape[1]
-    config = replace(
-        base,
-        horizon=request.chunk_len,
-        chunk_len=request.chunk_len,
-        num_cameras=request.num_cameras,
-        action_dim=action_dim,
-        proprio_dim=proprio_dim,
-        max_action_dim=max(base.max_action_dim, action_dim),
-        max_state_dim=max(base.max_state_dim, proprio_dim),
-        clip_actions=request.bounds is None and not request.own_units,
-    )
-    mode = "quantiles" if config.adaptive else "mean_std"  # as openpi does for pi0.5 and pi0, LeRobot for SmolVLA
-    if request.bounds is not None:
-        action = Normaliser("quantiles", dict(zip(("q01", "q99"), request.bounds, strict=True)))
-    else:
-        action = unit(action_dim) if request.unit_actions else fit(request.action, mode)
-    return kind.fresh(
-        config,
-        request.instructions,
-        Pi0Statistics(fit(request.state, mode), action),
-        FlowSettings(num_inference_steps=_FRESH_STEPS, loss_samples=_LOSS_SAMPLES),
-        seed=request.seed,
-        unnorm_key=request.unnorm_key,
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -47,6 +48,27 @@ def build_word_tokenizer(
     )
     tokenizer.add_tokens([AddedToken(part, normalized=False) for part in fixed])
     return tokenizer
+
+
+def with_words(tokenizer: Tokenizer, instructions: Iterable[str], max_size: int) -> Tokenizer:
+    """A tokenizer of `build_word_tokenizer` that knows the words of `instructions` too; another one as it is.
+
+    Raises:
+        UserError: More than `max_size` tokens would be needed.
+    """
+    data = json.loads(tokenizer.to_str())
+    if data["model"]["type"] != "WordLevel":
+        return tokenizer
+    vocabulary = data["model"]["vocab"]
+    wanted = {word for text in instructions for word in re.findall(r"\w+|[^\w\s]", text.lower())}
+    new = sorted(wanted - vocabulary.keys())
+    if len(vocabulary) + len(new) > max_size:
+        raise UserError(
+            f"{len(new)} words that the checkpoint does not know need {len(vocabulary) + len(new)} text tokens, the "
+            f"model has {max_size}: begin from a larger preset"
+        )
+    vocabulary |= {word: len(vocabulary) + number for number, word in enumerate(new)}
+    return Tokenizer.from_str(json.dumps(data))
 
 
 def load_tokenizer(path: Path) -> Tokenizer:

@@ -96,6 +96,7 @@ def fit_statistics(actions: Array, proprio: Array, *, gripper: bool = True) -> S
 
     Ranges and deviations under 1e-3 are widened, so that a dimension that never moves stays finite.
     """
+    actions, proprio = actions.astype(np.float64), proprio.astype(np.float64)
     low = np.quantile(actions, 0.01, axis=0).astype(np.float32)
     high = np.quantile(actions, 0.99, axis=0).astype(np.float32)
     middle, half = (low + high) / 2, np.maximum((high - low) / 2, np.float32(1e-3))

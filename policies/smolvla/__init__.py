@@ -23,6 +23,6 @@ class SmolVLAConfig(FlowPolicyConfig):
 FAMILY = PolicyFamily(
     name="smolvla",
     config=SmolVLAConfig,
-    given=("tokenizer", "statistics"),
+    given=("unnorm_key", "tokenizer", "statistics"),
     holds=lambda config: config.get("type") == "smolvla",
 )

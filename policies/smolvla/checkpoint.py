@@ -13,12 +13,13 @@ from embodied_rl.policies.family import ExportRequest, pick
 from embodied_rl.policies.flow import FlowSettings
 from embodied_rl.policies.pi0.checkpoint import (
     checked_chunk_len,
-    execute,
+    choose,
     export_native,
     load_policy,
     prepare,
     refuse_given,
     save_policy,
+    unknown_statistics,
 )
 from embodied_rl.policies.pi0.hf_format import check_normalisation, read_statistics
 from embodied_rl.policies.smolvla.config import preset
@@ -31,7 +32,7 @@ from embodied_rl.policies.smolvla.hf_format import (
 )
 from embodied_rl.policies.smolvla.policy import SmolVLAPolicy
 
-__all__ = ["export", "load", "load_options", "prepare", "save_policy"]
+__all__ = ["export", "load", "load_options", "prepare", "save_policy", "weights"]
 
 TOKENIZER = "tokenizer.json"
 
@@ -48,6 +49,7 @@ class SmolVLAOptions:
     tokenizer: str | None = None
     statistics: str | None = None
     chunk_len: int | None = None
+    unnorm_key: str | None = None
 
 
 def is_published(folder: Path) -> bool:
@@ -61,21 +63,36 @@ def load(folder: Path, options: SmolVLAOptions) -> SmolVLAPolicy:
         return _published(folder, options)
     refuse_given(options, folder, "SmolVLA")
     policy = load_policy(folder, SmolVLAPolicy, published_state)
-    if options.chunk_len is not None:
-        execute(policy, options.chunk_len)
+    choose(policy, options)
     return policy
 
 
-def _published(folder: Path, options: SmolVLAOptions) -> SmolVLAPolicy:
+def weights(folder: Path, options: SmolVLAOptions) -> SmolVLAPolicy:
+    """The policy in `folder` for `start.refit`: of a published one nothing about its robot is asked."""
+    if not is_published(folder):
+        return load(folder, options)
+    config, mode, steps = described(read_json(folder / "config.json"), preset("smolvla_base"))
+    statistics = unknown_statistics(mode, config.proprio_dim, config.action_dim)
+    flow = FlowSettings(num_inference_steps=steps)
+    return load_published(folder, config, statistics, _tokenizer(folder, options), flow=flow)
+
+
+def _tokenizer(folder: Path, options: SmolVLAOptions) -> Path:
     if options.tokenizer is None and not (folder / TOKENIZER).is_file():
         raise UserError(f"{folder} is LeRobot's and has no {TOKENIZER}: name SmolVLM2's with the option tokenizer")
+    return Path(options.tokenizer or folder / TOKENIZER)
+
+
+def _published(folder: Path, options: SmolVLAOptions) -> SmolVLAPolicy:
+    if options.unnorm_key is not None:
+        raise UserError(f"{folder} has the statistics of one data set: leave the option unnorm-key out")
+    tokenizer = _tokenizer(folder, options)
     published = read_json(folder / "config.json")
     config, mode, steps = described(published, preset("smolvla_base"))
     check_normalisation(published, mode, folder)
     if options.chunk_len is not None:
         config = replace(config, chunk_len=checked_chunk_len(options.chunk_len, config.horizon))
     statistics = read_statistics(Path(options.statistics or folder), mode, config, eps=LEROBOT_EPS)
-    tokenizer = Path(options.tokenizer or folder / TOKENIZER)
     return load_published(folder, config, statistics, tokenizer, flow=FlowSettings(num_inference_steps=steps))
 
 

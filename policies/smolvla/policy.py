@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from embodied_rl.policies.family import FreshRequest
-from embodied_rl.policies.pi0.policy import Pi0Policy, fresh_for
+from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.policies.pi0.prompt import Pi0Prompt
-from embodied_rl.policies.smolvla.config import SmolVLAModelConfig, preset
+from embodied_rl.policies.smolvla.config import SmolVLAModelConfig
 from embodied_rl.policies.smolvla.model import SmolVLAModel
 
 MAX_TOKENS = 48
@@ -33,8 +32,3 @@ class SmolVLAPolicy(Pi0Policy):
     model_class = SmolVLAModel
     prompt_class = SmolVLAPrompt
     config: SmolVLAModelConfig
-
-
-def fresh(request: FreshRequest) -> SmolVLAPolicy:
-    """A randomly initialised policy for the data set of `request`."""
-    return fresh_for(SmolVLAPolicy, preset(request.preset), request)

@@ -123,7 +123,8 @@ def test_presets() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_save_load_save_is_bit_identical(kind: str, tmp_path: Path) -> None:
     policy = tiny_policy(kind, FLOW)
-    policy.unnorm_key = "tabletop_goal"
+    policy.robots = {"tabletop_goal": policy.robots["default"]}
+    policy.select("tabletop_goal")
     save_policy(policy, tmp_path / "a", {"command": "test", "seed": 1})
     loaded = load_policy(tmp_path / "a")
     save_policy(loaded, tmp_path / "b", read_provenance(tmp_path / "a"))

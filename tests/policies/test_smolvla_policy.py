@@ -169,6 +169,7 @@ def test_prompts_are_lerobots() -> None:
 def test_save_load_save_is_bit_identical(tmp_path: Path) -> None:
     policy = tiny_policy(FlowSettings(exploration="flow_noise", num_inference_steps=3))
     policy.statistics = replace(policy.statistics, state=replace(policy.statistics.state, eps=1e-8))
+    policy.robots = {policy.unnorm_key: replace(policy.robots[policy.unnorm_key], statistics=policy.statistics)}
     save_policy(policy, tmp_path / "a", {"seed": 1})
     loaded = load_policy(tmp_path / "a", SmolVLAPolicy)
     save_policy(loaded, tmp_path / "b", read_provenance(tmp_path / "a"))

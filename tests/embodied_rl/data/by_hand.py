@@ -1,4 +1,4 @@
-"""LeRobot v3 data sets with odd properties, written without the project's writer."""
+"""LeRobot data sets with odd properties, of v3.0 and v2.1, written without the project's writer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ STEP = 5
 
 @dataclass
 class ByHand:
-    """What `make` writes. tasks: of each frame, by episode (None: the first). sizes: height and width by camera."""
+    """What `make` writes. tasks: of each frame, by episode (None: the first). sizes: height and width by camera.
+
+    vectors: (state, action) of all frames, in place of drawn ones.
+    """
 
     fps: float = 20
     lengths: Sequence[int] = (9, 7, 8)
@@ -43,6 +46,7 @@ class ByHand:
     columns: dict[str, Any] = field(default_factory=dict)
     rows: dict[str, Any] = field(default_factory=dict)
     executed: bool = False
+    vectors: tuple[Array, Array] | None = None
 
 
 def make(root: Path, spec: ByHand | None = None, **changes: Any) -> Path:
@@ -82,6 +86,46 @@ def make(root: Path, spec: ByHand | None = None, **changes: Any) -> Path:
     return root
 
 
+def make_v21(root: Path, spec: ByHand) -> Path:
+    """The same data set as LeRobot v2.1: a file an episode, JSON lines; of videos only."""
+    count, cameras = sum(spec.lengths), [f"observation.images.{name}" for name in spec.sizes]
+    columns, first = _columns(spec), 0
+    features: dict[str, Any] = {
+        name: {"dtype": "float32", "shape": [1 if np.ndim(values) == 1 else np.shape(values)[1]], "names": None}
+        for name, values in columns.items()
+    }
+    frames = (np.arange(count) * STEP).astype(np.uint8)
+    for e, length in enumerate(spec.lengths):
+        rows = slice(first, first + length)
+        (root / "data/chunk-000").mkdir(parents=True, exist_ok=True)
+        table = {name: _column(spec, name, values[rows]) for name, values in columns.items()}
+        pq.write_table(pa.table(table), root / f"data/chunk-000/episode_{e:06d}.parquet")
+        for camera, (height, width) in zip(cameras, spec.sizes.values(), strict=True):
+            features[camera] = {"dtype": "video", "shape": [height, width, 3], "names": ["height", "width", "channel"]}
+            images = np.broadcast_to(frames[rows, None, None, None], (length, height, width, 3))
+            _video(root / f"videos/chunk-000/{camera}/episode_{e:06d}.mp4", np.ascontiguousarray(images), spec)
+        first += length
+    info = {
+        "codebase_version": "v2.1",
+        "total_episodes": len(spec.lengths),
+        "chunks_size": 1000,
+        "fps": spec.fps,
+        "data_path": "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
+        "video_path": "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4",
+        "features": features,
+    }
+    (root / "meta").mkdir()
+    (root / "meta/info.json").write_text(json.dumps(info | spec.info))
+    episodes = [
+        {"episode_index": e, "tasks": [spec.instructions[task] for task in dict.fromkeys(tasks)], "length": length}
+        for e, (length, tasks) in enumerate(zip(spec.lengths, _tasks(spec), strict=True))
+    ]
+    (root / "meta/episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in episodes))
+    tasks = [{"task_index": number, "task": text} for number, text in enumerate(spec.instructions)]
+    (root / "meta/tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tasks))
+    return root
+
+
 def _tasks(spec: ByHand) -> list[list[int]]:
     return [list(spec.tasks[e]) if spec.tasks else [0] * length for e, length in enumerate(spec.lengths)]
 
@@ -92,10 +136,11 @@ def _columns(spec: ByHand) -> dict[str, Array]:
     action[:, -1] = np.resize(spec.gripper, count)
     frame = np.concatenate([np.arange(length) for length in spec.lengths])
     executed = {"executed_action": action} if spec.executed else {}
+    state, action = spec.vectors or (rng.normal(size=(count, 8)), action)
     return {
         "action": action.astype(spec.dtype),
         **executed,
-        "observation.state": rng.normal(size=(count, 8)).astype(spec.dtype),
+        "observation.state": state.astype(spec.dtype),
         "timestamp": (frame / spec.fps).astype(np.float32),
         "frame_index": frame,
         "episode_index": np.repeat(np.arange(len(spec.lengths)), spec.lengths),
@@ -127,7 +172,7 @@ def _episodes(spec: ByHand, cameras: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _video(path: Path, frames: Array, spec: ByHand) -> None:
-    path.parent.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w") as container:
         stream: Any = container.add_stream("libx264", rate=Fraction(spec.fps).limit_denominator(100_000))
         stream.height, stream.width, stream.pix_fmt = *frames.shape[1:3], "yuv420p"

@@ -42,7 +42,7 @@ def test_chunks_and_padding_by_hand() -> None:
     np.testing.assert_allclose(chunks[0], action[0:3])
     np.testing.assert_allclose(chunks[1], [[0.3, 0.4, 1], [0.5, 0.6, 1], stay], rtol=1e-6)
     np.testing.assert_allclose(chunks[2], [[0.5, 0.6, 1], stay, stay], rtol=1e-6)
-    np.testing.assert_allclose(chunks[3], [[1.0, 0.8, -1]] * 3, rtol=1e-6)  # 9.0 is clipped
+    np.testing.assert_allclose(chunks[3], [[9.0, 0.8, -1]] * 3, rtol=1e-6)
     assert action[3, 0] == 9.0  # the data itself stays as it was
 
 

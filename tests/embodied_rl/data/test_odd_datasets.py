@@ -19,7 +19,7 @@ from embodied_rl.data.actions import fit_actions
 from embodied_rl.data.frames import Frames
 from embodied_rl.data.lerobot import Demonstrations, load
 from embodied_rl.errors import UserError
-from embodied_rl.jobs import sft
+from embodied_rl.jobs import sft_data
 from embodied_rl.utils.console import LastingConsole
 from tests.embodied_rl.data.by_hand import STEP, ByHand, make
 
@@ -92,7 +92,8 @@ def _with(column: str, row: int, value: float, width: int = 7) -> dict[str, Any]
         ({"info": {"features": []}}, "features"),
         ({"info": {"features": {"action": {}, "observation.state": {}}}}, "no cameras"),
         ({"info": {"embodied_rl": 3}}, "must be an object"),
-        ({"info": {"codebase_version": "v2.1"}}, "this reads v3.0"),
+        ({"info": {"codebase_version": "v1.6"}}, "this reads v3.0, v2.0, v2.1"),
+        ({"info": {"codebase_version": "v2.1"}}, "episodes.jsonl is missing"),
         ({"rows": {"length": 10**15}}, "whole number|data rows"),
         ({"rows": {"episode_index": 0}}, "one episode_index"),
         ({"rows": {"videos/observation.images.wrist/from_timestamp": -1.0}}, "time in seconds"),
@@ -141,9 +142,11 @@ def test_cameras_come_in_the_order_that_is_asked_for(tmp_path: Path) -> None:
         load(root, ("wrist", "wrist"))
 
 
-def _sft(root: Path, *words: str, cameras: tuple[str, ...] | None = None) -> tuple[str, ...]:
-    command = SftCommand(dataset=root, out=root / "out", cameras=tuple(words))
-    return sft._cameras(command)
+def _sft(root: Path, *words: str) -> tuple[str, ...]:
+    command = SftCommand(data=(str(root),), out=root / "out", cameras=tuple(words))
+    (chosen,) = sft_data._cameras(command, [root])
+    assert [slot for slot, _ in chosen] == list(range(len(chosen)))
+    return tuple(name for _, name in chosen)
 
 
 def test_sft_maps_cameras_by_name_or_asks(tmp_path: Path) -> None:
@@ -200,8 +203,8 @@ def test_pictures_without_colours_are_no_cameras(tmp_path: Path, entry: dict[str
 
 
 def _rate(root: Path, fps: float | None, capsys: pytest.CaptureFixture[str]) -> tuple[float, str]:
-    command = SftCommand(dataset=root, out=root / "out", fps=fps)
-    return sft._control_rate(command, load(root), LastingConsole()), capsys.readouterr().out
+    command = SftCommand(data=(str(root),), out=root / "out", fps=fps)
+    return sft_data._control_rate(command, str(root), load(root), LastingConsole()), capsys.readouterr().out
 
 
 def test_another_rate_than_the_simulators_must_be_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ from torch import nn
 from embodied_rl.config.sft import SftConfig, learning_rate
 from embodied_rl.data.chunks import ChunkDataset, SftBatch, split
 from embodied_rl.data.lerobot import Demonstrations
+from embodied_rl.data.mixture import Mixture, Part
 from embodied_rl.errors import UserError
 from embodied_rl.training import sft
 
@@ -65,7 +66,7 @@ def _measure(batch: SftBatch) -> dict[str, float]:
 
 
 def _fit(policy: sft.Imitator, state: Path, config: SftConfig = CONFIG, identity: str = "d") -> sft.SftResult:
-    train, val = _data()
+    train, val = (Mixture([Part(part)]) for part in _data())
     return sft.fit(
         policy,
         train,
