@@ -61,7 +61,12 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("embodied-rl demo --checkpoint runs/NAME --episodes 2 --gif", "a trained one, as a GIF too"),
     ),
     "collect": (("embodied-rl collect tabletop_spatial --out demos", "demonstrations of a suite"),),
-    "sft": (("embodied-rl sft demos --out start", "imitate them, from scratch"),),
+    "sft": (
+        ("embodied-rl sft demos --out start", "imitate them, from scratch"),
+        ("embodied-rl sft demos --checkpoint start --out more", "go on from a policy, ours or published"),
+        ("embodied-rl sft so100 --policy pi0 --gripper none --out start", "another robot's joints"),
+        ("embodied-rl sft a:3 b:1 --policy pi0 --out both", "two data sets, three samples to one"),
+    ),
     "reward": (
         ("embodied-rl reward train demos --out reward", "a small network that sees progress and success"),
         ("embodied-rl reward card reward demos", "does it follow time, know success, reward failures?"),

@@ -51,9 +51,15 @@ def _provenance(checkpoint: str | None) -> dict[str, Any]:
     return dict(read_provenance(policy_folder(checkpoint)))
 
 
-def need_control_rate(provenance: Mapping[str, Any], control_hz: float, checkpoint: str) -> None:
-    """UserError where a checkpoint's provenance says that it learned to act at another rate than `control_hz`."""
-    learned = provenance.get("control_hz")
+def need_control_rate(
+    provenance: Mapping[str, Any], control_hz: float, checkpoint: str, key: str | None = None
+) -> None:
+    """UserError where a checkpoint's provenance says that it learned to act at another rate than `control_hz`.
+
+    key: of the data set for whose robot it acts, where it learned from several.
+    """
+    robot = provenance.get("robots", {}).get(key, provenance)
+    learned = robot.get("control_hz")
     if isinstance(learned, int | float) and not same_rate(learned, control_hz):
         raise UserError(
             f"{checkpoint} learned from {learned:g} actions a second, the simulator takes {control_hz:g}: its motions "

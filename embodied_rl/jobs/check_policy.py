@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from embodied_rl.factory.policies import family_named, load_policy, policy_folde
 from embodied_rl.jobs.findings import DoctorConfig, Finding, judged
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.policies.checkpoints.folder import read_provenance
+from embodied_rl.policies.preprocessing.fit import fit_image
 from embodied_rl.policy import ActMode, action_array
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, Array, EpisodeSpec, Observation
@@ -240,8 +242,10 @@ def _demonstrations(config: DoctorConfig, policy: AnyPolicy, folder: Path) -> De
     if config.dataset is None:
         return None
     from embodied_rl.data import lerobot
+    from embodied_rl.data.frames import ImageFit
 
-    data = lerobot.load(config.dataset, read_provenance(folder).get("cameras", ()))
+    fit = ImageFit(policy.config.image_size, partial(fit_image, how=policy.config.image_fit))
+    data = lerobot.load(config.dataset, read_provenance(folder).get("cameras", ()), fit)
     shape = (policy.config.num_cameras, policy.config.image_size, policy.config.image_size, 3)
     wants = (shape, policy.action_dim, policy.config.proprio_dim)
     has = (data.images.shape[1:], data.action.shape[1], data.state.shape[1])

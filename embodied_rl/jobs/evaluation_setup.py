@@ -134,7 +134,7 @@ def prepare(plan: EvaluationPlan, command: BenchmarkCommand) -> Evaluated:
     folder = policy_folder(command.checkpoint)
     provenance = read_provenance(folder)
     if scenes:
-        need_control_rate(provenance, CONTROL_HZ, command.checkpoint)
+        need_control_rate(provenance, CONTROL_HZ, command.checkpoint, command.unnorm_key)
     policy = open_policy(command.checkpoint, device, command.load_options(folder))
     check_observes(policy, plan.tasks.suite, command.checkpoint)
     drawn = pick_renderer(env, scenes) if isinstance(env, SceneConfig) else None

@@ -17,7 +17,7 @@ from embodied_rl.data.frames import Frames, ImageFit
 from embodied_rl.data.lerobot import Demonstrations
 from embodied_rl.data.metadata import describe_left_out, read_metadata, short_name
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.policies.checkpoints.hub import resolve, source_name
+from embodied_rl.policies.checkpoints.hub import is_repository, resolve, source_name
 from embodied_rl.policies.family import FreshRequest, Room
 from embodied_rl.sim.mujoco.vec_env import CAMERAS, CONTROL_HZ
 from embodied_rl.utils.words import counted, same_rate
@@ -63,7 +63,12 @@ class Source:
 
 def fingerprints(command: SftCommand) -> list[str]:
     """SHA-256 of each data set."""
-    return [lerobot.fingerprint(resolve(name, "dataset")) for name, _ in weighted_data(command.data)]
+    return [lerobot.fingerprint(_folder(name)) for name, _ in weighted_data(command.data)]
+
+
+def _folder(name: str) -> Path:
+    """Where a data set is; whether there is one is up to its reader."""
+    return resolve(name, "dataset") if is_repository(name) else Path(name)
 
 
 def open_sources(command: SftCommand, fit: ImageFit, console: Console) -> list[Source]:
@@ -72,7 +77,7 @@ def open_sources(command: SftCommand, fit: ImageFit, console: Console) -> list[S
     Raises:
         UserError: One does not say what its actions, cameras or rate are, or starts from held-out states.
     """
-    named = [(name, resolve(name, "dataset"), weight) for name, weight in weighted_data(command.data)]
+    named = [(name, _folder(name), weight) for name, weight in weighted_data(command.data)]
     chosen = _cameras(command, [folder for _, folder, _ in named])
     sources = [
         _open(command, name, weight, folder, cameras, fit, console)

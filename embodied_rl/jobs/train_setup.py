@@ -175,7 +175,9 @@ def open_run(config: TrainConfig, overrides: Overrides, console: Console, *, res
             made = new(config, env)
             if made.device != config.device:
                 config = resolve(dataclasses.replace(config, device=made.device), renderer, tasks.scenes)
-        need_control_rate(made.provenance, env.info.control_hz, made.checkpoint)
+        need_control_rate(
+            made.provenance, env.info.control_hz, made.checkpoint, getattr(made.policy, "unnorm_key", None)
+        )
         check_policy(made, env.info)
         train = env.heldout_states if config.train_states == "heldout" else env.train_states
         states = RunStates(train, env.heldout_states, join_states(made.trained, train))

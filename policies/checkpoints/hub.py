@@ -14,7 +14,6 @@ _WANTED = {
     "model": ("*.json", "*.safetensors", "*.pt", "*.model", "*.jinja", "*.txt"),
     "dataset": ("meta/*", "data/*", "videos/*"),
 }
-_CALLED = {"model": "checkpoint", "dataset": "data set"}
 Kind = Literal["model", "dataset"]
 
 
@@ -33,8 +32,9 @@ def resolve(source: str, kind: Kind = "model") -> Path:
     if Path(source).is_dir():
         return Path(source)
     if not is_repository(source):
-        folder = "the folder of a checkpoint or run" if kind == "model" else "its folder"
-        raise UserError(f"no {_CALLED[kind]} at {source}: name {folder}, or OWNER/NAME on the Hugging Face hub.")
+        raise UserError(
+            f"no checkpoint at {source}: name the folder of a checkpoint or run, or OWNER/NAME on the Hugging Face hub."
+        )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 

@@ -178,7 +178,7 @@ def test_every_file_of_a_checkpoint_has_the_mode_that_the_umask_allows(demo: Pat
         (["--image-cache-gib", "nan"], "--image-cache-gib must be"),
         (["--cameras", "agentvew"], "Did you mean 'agentview'"),
         (["--lora-rank", "4"], "--lora-rank is for the weights of a checkpoint"),
-        (["--cameras", "wrist", "agentview"], "keep its order"),
+        (["--cameras", "wrist/agentview"], "has both, so they are not one camera"),
     ],
 )
 def test_sft_refuses_bad_input(demo: Path, tmp_path: Path, words: list[str], message: str) -> None:
@@ -189,11 +189,8 @@ def test_sft_refuses_bad_input(demo: Path, tmp_path: Path, words: list[str], mes
 def test_sft_refuses_datasets_that_do_not_fit(demo: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="already exists"):
         sft_command.main([str(demo), "--out", str(demo)])
-    with pytest.raises(UserError, match=r"no data set at .*nowhere"):
-        sft_command.main([str(tmp_path / "nowhere"), "--out", str(tmp_path / "ck")])
-    (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="no LeRobot dataset"):
-        sft_command.main([str(tmp_path / "empty"), "--out", str(tmp_path / "ck")])
+        sft_command.main([str(tmp_path / "nowhere"), "--out", str(tmp_path / "ck")])
     with pytest.raises(UserError, match="held-out"):
         sft_command.main([str(_dataset(tmp_path / "unseen", 64, "heldout")), "--out", str(tmp_path / "ck")])
 
