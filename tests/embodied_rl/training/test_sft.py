@@ -83,11 +83,11 @@ def test_loss_falls_and_history_is_kept(tmp_path: Path) -> None:
     result = _fit(LinearPolicy(), tmp_path / "s.pt")
     assert result.finished
     assert [row["step"] for row in result.history] == [20, 40, 60]
-    fresh = sft.validate(LinearPolicy(), _data()[1], CONFIG, _measure)["val_loss"]
+    fresh = sft.validate(LinearPolicy(), Mixture([Part(_data()[1])]), CONFIG, _measure)["val_loss"]
     assert result.history[-1]["val_loss"] < 0.6 * fresh
     train, _ = _data()
     nothing = ChunkDataset(train.data, 2, train.rows[:0], train.episode)
-    assert sft.validate(LinearPolicy(), nothing, CONFIG, _measure) == {}
+    assert sft.validate(LinearPolicy(), Mixture([Part(nothing)]), CONFIG, _measure) == {}
 
 
 def test_interrupted_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
