@@ -110,7 +110,7 @@ def state_path(out: Path) -> Path:
     return out.with_name(out.name + ".sft.pt")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, places=True)
 class _Start:
     """What training begins from: random weights of a preset's `model`, or the policy in `folder`, for any robot."""
 
@@ -213,7 +213,7 @@ def _identity(
     command: SftCommand, policy: AnyPolicy, start: _Start, sources: Sequence[Source], targets: Targets
 ) -> dict[str, Any]:
     """What a stopped training may only go on with."""
-    several = [[source.fingerprint, source.weight, list(source.slots)] for source in sources[1:]]
+    several = [[source.fingerprint, source.weight, list(source.places)] for source in sources[1:]]
     given = {
         "control rate": command.fps,
         "masked targets": targets.masked,

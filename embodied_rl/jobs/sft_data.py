@@ -25,11 +25,11 @@ from embodied_rl.utils.words import counted, same_rate
 Names = tuple[str, ...]
 
 
-@dataclass(slots=True)
+@dataclass(places=True)
 class Source:
     """A data set of the command.
 
-    key: of its statistics. slots: which of the policy's cameras its own are, in order. control_hz: at which the
+    key: of its statistics. places: which of the policy's cameras its own are, in order. control_hz: at which the
     demonstrator acted.
     """
 
@@ -38,7 +38,7 @@ class Source:
     weight: float
     data: Demonstrations
     fingerprint: str
-    slots: tuple[int, ...]
+    places: tuple[int, ...]
     control_hz: float
 
     def describe(self) -> dict[str, Any]:
@@ -128,13 +128,13 @@ def _open(
     rate = _control_rate(command, name, data, console)
     written = source_name(folder) if str(folder) != name else name
     key = data.source.get("suite", "default")
-    return Source(written, key, weight, data, fingerprint, tuple(slot for slot, _ in cameras), rate)
+    return Source(written, key, weight, data, fingerprint, tuple(place for place, _ in cameras), rate)
 
 
 def _name_statistics(command: SftCommand, sources: list[Source], console: Console) -> None:
     """Give each data set a key of its own, or all one, and say so."""
     if command.statistics == "joint":
-        robots = {(s.data.action.shape[1], s.data.state.shape[1], s.slots, s.data.own_units) for s in sources}
+        robots = {(s.data.action.shape[1], s.data.state.shape[1], s.places, s.data.own_units) for s in sources}
         if len(robots) > 1:
             raise UserError("--statistics joint is for data sets of one robot: these differ in sizes, cameras or units")
         for source in sources:
@@ -157,11 +157,11 @@ def _name_statistics(command: SftCommand, sources: list[Source], console: Consol
 
 def requests(command: SftCommand, sources: Sequence[Source], chunk_len: int) -> list[FreshRequest]:
     """What a policy is made for: a request for each key of statistics."""
-    slots = 1 + max(slot for source in sources for slot in source.slots)
-    sizes = {(source.data.action.shape[1], source.data.state.shape[1], source.slots) for source in sources}
+    places = 1 + max(place for source in sources for place in source.places)
+    sizes = {(source.data.action.shape[1], source.data.state.shape[1], source.places) for source in sources}
     room = None
     if len(sizes) > 1:
-        room = Room(max(actions for actions, _, _ in sizes), max(states for _, states, _ in sizes), slots)
+        room = Room(max(actions for actions, _, _ in sizes), max(states for _, states, _ in sizes), places)
     words = list(dict.fromkeys(word for source in sources for word in source.data.instruction))
     by_key: dict[str, list[Source]] = {}
     for source in sources:
@@ -176,9 +176,9 @@ def requests(command: SftCommand, sources: Sequence[Source], chunk_len: int) -> 
             action=_joined([source.data.action for source in members]),
             unit_actions=all(source.data.source and not source.data.own_units for source in members),
             unnorm_key=key,
-            num_cameras=len(members[0].slots),
+            num_cameras=len(members[0].places),
             own_units=members[0].data.own_units,
-            cameras=members[0].slots if room is not None and len(members[0].slots) < slots else (),
+            cameras=members[0].places if room is not None and len(members[0].places) < places else (),
             room=room,
         )
         for key, members in by_key.items()
@@ -213,7 +213,7 @@ def _named_cameras(command: SftCommand, folders: Sequence[Path]) -> list[list[tu
     for folder in folders:
         meta = read_metadata(folder)
         has = {short_name(camera) for camera in (*meta.cameras, *meta.no_cameras)}
-        cameras = [(slot, name) for slot, names in enumerate(wanted) for name in names if name in has]
+        cameras = [(place, name) for place, names in enumerate(wanted) for name in names if name in has]
         for names in wanted:
             if alone and not has.intersection(names):
                 raise UserError(f"{folder} has no camera '{'/'.join(names)}'.{suggest(names[0], has)}")
@@ -222,10 +222,10 @@ def _named_cameras(command: SftCommand, folders: Sequence[Path]) -> list[list[tu
         if not cameras:
             raise UserError(f"{folder} has none of the cameras {', '.join(command.cameras)}: it has {', '.join(has)}")
         read_metadata(folder, [name for _, name in cameras])  # refuses depth maps and names given twice
-        used |= {slot for slot, _ in cameras}
+        used |= {place for place, _ in cameras}
         chosen.append(cameras)
-    for slot, names in enumerate(wanted):
-        if slot not in used:
+    for place, names in enumerate(wanted):
+        if place not in used:
             raise UserError(f"no data set has a camera '{'/'.join(names)}'")
     names = [name for _, name in chosen[0]]
     if alone and set(names) <= set(CAMERAS) and names != sorted(names, key=_on_arm):

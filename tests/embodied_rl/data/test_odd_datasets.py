@@ -145,7 +145,7 @@ def test_cameras_come_in_the_order_that_is_asked_for(tmp_path: Path) -> None:
 def _sft(root: Path, *words: str) -> tuple[str, ...]:
     command = SftCommand(data=(str(root),), out=root / "out", cameras=tuple(words))
     (chosen,) = sft_data._cameras(command, [root])
-    assert [slot for slot, _ in chosen] == list(range(len(chosen)))
+    assert [place for place, _ in chosen] == list(range(len(chosen)))
     return tuple(name for _, name in chosen)
 
 
