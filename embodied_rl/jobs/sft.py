@@ -110,7 +110,7 @@ def state_path(out: Path) -> Path:
     return out.with_name(out.name + ".sft.pt")
 
 
-@dataclasses.dataclass(frozen=True, places=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Start:
     """What training begins from: random weights of a preset's `model`, or the policy in `folder`, for any robot."""
 

@@ -25,7 +25,7 @@ from embodied_rl.utils.words import counted, same_rate
 Names = tuple[str, ...]
 
 
-@dataclass(places=True)
+@dataclass(slots=True)
 class Source:
     """A data set of the command.
 
