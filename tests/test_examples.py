@@ -18,7 +18,8 @@ from embodied_rl.algorithms.ppo import PPO
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.learner import Learner
 from embodied_rl.rollout.sampler import EpisodeSampler
-from embodied_rl.types import EpisodeResult, RolloutBatch
+from embodied_rl.types import EpisodeResult, EpisodeSpec, RolloutBatch
+from tests.embodied_rl.scheduler.toys import Setup, serial
 from tests.toy import TASKS, ToyEnv, ToyPolicy
 
 ROOT = Path(__file__).parents[1]
@@ -53,10 +54,43 @@ def test_the_code_of_a_page_runs_as_it_stands(page: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("name", ["custom_simulator", "custom_policy"])
-def test_a_page_shows_the_whole_example(name: str) -> None:
-    page = ROOT / "docs" / "extend" / f"{name.removeprefix('custom_')}.md"
-    assert (EXAMPLES / f"{name}.py").read_text() in blocks(page)
+@pytest.mark.parametrize(
+    ("name", "page"), [("custom_simulator", "simulator"), ("custom_policy", "policy"), ("wrapped_policy", "policy")]
+)
+def test_a_page_shows_the_whole_example(name: str, page: str) -> None:
+    assert (EXAMPLES / f"{name}.py").read_text() in blocks(ROOT / "docs" / "extend" / f"{page}.md")
+
+
+def test_the_wrapped_network_is_short_and_learns(tmp_path: Path) -> None:
+    """In the toy world: a few steps of imitation, then a few updates of PPO, each of which raises success."""
+    assert len((EXAMPLES / "wrapped_policy.py").read_text().splitlines()) <= 60
+    import wrapped_policy as example  # type: ignore[import-not-found]
+
+    torch.manual_seed(0)
+    env = ToyEnv(32)
+    policy = example.make_policy(env.info)
+    specs = [EpisodeSpec(row, task, row // 2, 0) for row, task in enumerate([*TASKS] * 16)]
+    env.reset(range(32), specs)
+    obs = env.new_observation(32)
+    env.observe(range(32), obs)
+    goals = torch.tensor([[2.0 * (spec.init_state % 2) - 1, 2.0 * (spec.init_state // 2 % 2) - 1] for spec in specs])
+    actions = goals[:, None].expand(-1, policy.chunk_len, -1)
+    adam = torch.optim.Adam(policy.parameters(), lr=2e-3)
+    losses = list[float]()
+    for _ in range(80):
+        loss = policy.sft_loss(obs.images, obs.proprio, obs.instruction, actions)
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.5 * losses[0]
+
+    policy.with_value = True
+    learner = LearnerConfig(lr=1e-3, value_lr=1e-2, minibatch_size=64, microbatch_size=64)
+    setup = Setup(PPOConfig(gamma=0.9, critic_warmup_iterations=0, epochs=2), 128, 4, learner)
+    batches = serial(setup, tmp_path, 32, policy=policy).batches
+    rates = [np.mean([episode.success for episode in batch.episodes]) for batch in batches]
+    assert 0.1 < rates[0] < rates[-1] - 0.05
 
 
 def _learned(episodes: list[Any]) -> RolloutBatch:

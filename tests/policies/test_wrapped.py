@@ -74,10 +74,10 @@ def test_samples_follow_the_density(kind: str) -> None:
     obs = observation(1).rows([0] * rows)
     out = policy.act(obs, DecisionRng(np.arange(rows), np.zeros(rows, np.int64)), "sample")
     terms = again(policy, obs, out).log_prob.sum(dim=1)
-    weight = policy.module.last.bias
-    mean = torch.autograd.grad(terms.sum() / rows, weight, retain_graph=True)[0]
-    some = torch.stack([torch.autograd.grad(terms[i], weight, retain_graph=True)[0] for i in range(64)])
-    assert (mean.abs() < 5 * some.std(dim=0) / rows**0.5 + 1e-7).all()
+    for weight in (policy.module.last.bias, *policy.action_head.parameters()):
+        mean = torch.autograd.grad(terms.sum() / rows, weight, retain_graph=True)[0]
+        some = torch.stack([torch.autograd.grad(terms[i], weight, retain_graph=True)[0] for i in range(64)])
+        assert (mean.abs() < 5 * some.std(dim=0) / rows**0.5 + 1e-7).all()
 
 
 def test_tokens_are_torchs_categorical() -> None:
