@@ -1,6 +1,6 @@
 """Train a network that is not ours: transformers' LLaVA, tiny and random, decides all action tokens of a chunk at once.
 
-python examples/wrapped_policy.py
+embodied-rl train tabletop --policy tiny_vla --import wrapped_policy --output runs/wrapped
 """
 
 import zlib
@@ -50,7 +50,4 @@ def make_policy(info: EnvInfo) -> WrappedPolicy:
     return erl.wrap_policy(TinyVLA(info), head)
 
 
-if __name__ == "__main__":
-    torch.manual_seed(0)
-    with erl.make_vec_env("tabletop_goal", num_envs=8, tasks=["turn_on_the_stove"]) as env:
-        erl.train("tabletop_openvla_ppo", env=env, policy=make_policy(env.info), output="runs/wrapped_policy")
+erl.register_policy("tiny_vla", make_policy)  # --policy tiny_vla, with --import wrapped_policy

@@ -140,8 +140,8 @@ def new_custom_policy(config: TrainConfig, name: str, info: EnvInfo) -> Trainabl
 
 
 def class_of(policy: Any) -> str:
-    """The name of a policy's class, with its module."""
-    return f"{type(policy).__module__}.{type(policy).__qualname__}"
+    """The name of a policy's class, with its module; a wrapped one says its network's and its head's."""
+    return getattr(policy, "class_name", None) or f"{type(policy).__module__}.{type(policy).__qualname__}"
 
 
 def object_info(policy: TrainablePolicy) -> PolicyInfo:
@@ -233,8 +233,12 @@ def save_policy(policy: Any, folder: Path, provenance: dict[str, Any]) -> None:
 
 
 def export(policy: Any, request: ExportRequest) -> None:
-    """UserError: no other project has a layout for it."""
-    raise UserError("a custom policy has no published layout: its checkpoint's folder is the export.")
+    """Write our own layout, which `load_custom` reads; UserError for another one, or another number format."""
+    if request.layout != "native":
+        raise UserError("a custom policy has no published layout: take --layout native.")
+    if request.dtype is not None:
+        raise UserError("a custom policy is exported in the number format that it has: leave --dtype out.")
+    save_custom(policy, request.out, request.provenance)
 
 
 def prepare(policy: Any, config: Any, folder: Path) -> None:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.config.env import SceneConfig
 from embodied_rl.config.policies import CustomPolicyConfig, PolicyObjectConfig
 from embodied_rl.config.train import TrainConfig, kind_of, to_dict
@@ -73,6 +74,7 @@ def passed(config: TrainConfig, policy: TrainablePolicy, *, resumed: bool) -> tu
     named = PolicyObjectConfig(class_name=class_of(policy))
     if resumed and config.policy != named:
         raise UserError(f"{config.output} was not begun with a {class_of(policy)}: pass a policy of its class.")
+    policy.with_value = isinstance(config.algorithm, PPOConfig)
     made = RunPolicy(policy, object_info(policy), is_custom=True, is_object=True)
     return dataclasses.replace(config, policy=named, device=made.device), made
 
@@ -94,6 +96,7 @@ def new(config: TrainConfig, env: SuiteEnv) -> RunPolicy:
     about = policy_info(policy, begun, config.seed)
     if not isinstance(config.policy, CustomPolicyConfig):
         return RunPolicy(policy, about)
+    policy.with_value = isinstance(config.algorithm, PPOConfig)
     return RunPolicy(policy, about, begun, read_provenance(policy_folder(begun)) if begun else {}, is_custom=True)
 
 

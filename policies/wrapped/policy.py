@@ -72,6 +72,12 @@ class WrappedPolicy(nn.Module):
         self.action_dim = self.terms_per_step = head.action_dim
 
     @property
+    def class_name(self) -> str:
+        """What it is, for a run's records and checkpoints."""
+        network, head = type(self.module), type(self.action_head)
+        return f"{network.__module__}.{network.__qualname__} with {head.__name__}"
+
+    @property
     def traits(self) -> PolicyTraits:
         """See `PolicyTraits`."""
         return PolicyTraits(critic=None if self.value_head is None else "value_head.")
