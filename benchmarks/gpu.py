@@ -30,9 +30,11 @@ from embodied_rl.sim.warp import install
 PARTS = (Part("act", 50), Part("update", 50), Part("render", 40), Part("nano", 210), Part("loaded", 190))
 IMAGES = Part("pictures", 90)
 """Only on a GPU, with MuJoCo Warp."""
+MANISKILL = Part("maniskill", 120)
+"""Only on a GPU, with ManiSkill."""
 COMPILED = Part("compiled", 240)
 """Only where `only` names it, and on a GPU: CUDA graphs are slow to make."""
-_ORDER = [part.name for part in (*PARTS, IMAGES, COMPILED)]
+_ORDER = [part.name for part in (*PARTS, IMAGES, MANISKILL, COMPILED)]
 _SIMULATE = {"render", "pictures", "nano", "compiled", "loaded"}
 _TIMES = {"rows": "rows", "ms a row": "ms", "low": "low", "high": "high", "GPU busy": "gpu_busy", "kernels": "kernels"}
 _MEMORY = {"planned, GiB": "planned_gib", "allocated": "allocated_gib", "reserved": "reserved_gib"}
@@ -53,6 +55,7 @@ TABLES: tuple[tuple[str, tuple[str, ...], dict[str, str]], ...] = (
             "others than serial": "other",
         },
     ),
+    ("ManiSkill", ("maniskill",), {"worlds": "worlds", "images of each": "images", "control steps/s": "per_s"}),
     (
         "the training loop",
         ("nano", "compiled", "loaded"),
@@ -110,7 +113,8 @@ def run(json_path: Path | None, quick: bool = False, only: str | None = None) ->
     """
     console = Console()
     if torch.cuda.is_available():
-        able = (*PARTS, IMAGES) if all(map(find_spec, install.PACKAGES)) else PARTS
+        able = [*PARTS, *([IMAGES] if all(map(find_spec, install.PACKAGES)) else [])]
+        able += [MANISKILL] if find_spec("mani_skill") else []
         parts = choose(only, able if only is None else (*able, COMPILED))
     else:
         parts = choose(only, patient(PARTS))

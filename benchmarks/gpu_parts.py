@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from embodied_rl.benchmarks import gpu_pictures, gpu_policy, gpu_render, gpu_schedule
+from embodied_rl.benchmarks import gpu_maniskill, gpu_pictures, gpu_policy, gpu_render, gpu_schedule
 from embodied_rl.benchmarks.parts import Work, serve
 
 WORKS: dict[str, Work] = {
@@ -12,6 +12,7 @@ WORKS: dict[str, Work] = {
     "update": gpu_policy.update,
     "render": gpu_render.render,
     "pictures": gpu_pictures.pictures,
+    "maniskill": gpu_maniskill.maniskill,
     "nano": gpu_schedule.nano,
     "compiled": gpu_schedule.compiled,
     "loaded": gpu_schedule.loaded,

@@ -49,6 +49,6 @@ def for_suite(suite: Suite, policy: str, algorithm: str) -> TrainConfig:
         base,
         suite=suite.name,
         tasks=(),
-        env=ENVS[suite.simulators[0]](num_envs=base.env.num_envs),
+        env=ENVS[suite.simulator(kind.observes)](num_envs=base.env.num_envs),
         policy=replace(settings, checkpoint=""),
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from embodied_rl import configs as recipes
-from embodied_rl.config.env import EnvConfig, SceneConfig, WarpConfig, as_simulator
+from embodied_rl.config.env import EnvConfig, MetaWorldConfig, SceneConfig, WarpConfig, as_simulator
 from embodied_rl.config.policies import SHIPPED
 from embodied_rl.config.suites import find_suite, suite_named
 from embodied_rl.config.train import TrainConfig, from_dict, read_env
@@ -66,7 +66,8 @@ def make_vec_env(
         num_envs: Episodes that run at the same time. Results do not depend on it.
         tasks: Short names of the tasks, or one; none given: all of the suite.
         image_size: Height and width in pixels of what the policy sees.
-        cameras: How many of the simulator's cameras the policy sees, from the first; 0 opens no renderer.
+        cameras: How many of the simulator's cameras the policy sees, from the first; 0 opens no renderer. ManiSkill's
+            and gymnasium's images are fitted to `image_size` where it or this is given; else ManiSkill shows none.
         protocol: How an episode is run: native, or as the authors of a published policy run it, such as openvla_oft.
         state: Observations have `state`, float32 [N, S]: robot, objects, joints and goal facts, laid out as
             `embodied_rl.sim.state.vector.StateLayout` says.
@@ -97,9 +98,14 @@ def make_vec_env(
     by_warp = isinstance(config, SceneConfig) and (isinstance(config, WarpConfig) or config.drawn_by_warp)
     if pick_device(device) == "cuda" and device == "cuda" and not by_warp:
         raise UserError("device 'cuda' goes with simulator or renderer 'warp'; the rest of a simulator is on the CPU.")
+    # suites with a state and images draw none unless they are asked for: a picture may cost as much as ten steps
+    usual = View()
+    drawn = isinstance(config, MetaWorldConfig) or (image_size, cameras) != (usual.image_size, usual.cameras)
+    is_both = suite_named(suite).observes == "any" and drawn and cameras != 0
     view = View(
         image_size=image_size,
-        cameras=cameras,
+        cameras=None if is_both and cameras == usual.cameras else cameras,
+        fit="pad" if is_both else None,
         state=state,
         protocol=named_protocol(protocol),
         device=pick_device(device) if by_warp else "cpu",

@@ -29,7 +29,7 @@ from embodied_rl.config.suites import (
 )
 from embodied_rl.config.train import KINDS, SUITE, read_env
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.factory.made_for import import_modules_of, suite_of, trained_env
+from embodied_rl.factory.made_for import import_modules_of, simulator_for, suite_of, trained_env
 from embodied_rl.jobs.efficient_inference import EfficientConfig
 from embodied_rl.jobs.eval_request import SUITES_OF, BenchmarkCommand, request_of, resolved, suite_name
 from embodied_rl.policies.checkpoints.hub import is_repository
@@ -83,6 +83,8 @@ def main(argv: list[str]) -> int:
     if named and named not in (*EVALUATED, *STATE_SUITES):
         known = (*EVALUATED, *STATE_SUITES, *custom_suites())
         raise UserError(f"unknown benchmark '{named}'.{suggest(named, known)}{register_hint()}")
+    if named in STATE_SUITES and simulator is None:
+        simulator = simulator_for(checkpoint, named)
     env = env_of(named if named in STATE_SUITES else SUITE, simulator, MujocoConfig())
     refuse_others(argv, env)
     if named in STATE_SUITES:

@@ -16,15 +16,16 @@ AUTO = "auto"
 
 @dataclass(frozen=True, kw_only=True)
 class CollectCommand:
-    """Record demonstrations of the scripted expert in the LeRobot v3 layout.
+    """Record demonstrations of a scripted expert, or of a policy, in the LeRobot v3 layout.
 
-    Only successful episodes are kept. A stopped collection (Ctrl-C, kill) goes on when the same command is given again;
-    the result does not depend on the number of workers.
+    Only successful episodes are kept unless told. A stopped collection (Ctrl-C, kill) goes on when the same command is
+    given again; the result does not depend on the number of workers.
     """
 
     suite: Annotated[str, tyro.conf.Positional]
     """A built-in suite (tabletop_spatial, tabletop_object, tabletop_goal, tabletop_long), tabletop for all of them, or
-    an installed one of LIBERO's or LIBERO-PRO's (libero_spatial, libero_10, libero_object_swap, ...)."""
+    an installed one of LIBERO's or LIBERO-PRO's (libero_spatial, libero_10, libero_object_swap, ...), or one that shows
+    images and a state (metaworld, maniskill), with --task."""
     out: Path
     """Folder of the dataset; it must not exist yet."""
     tasks: tuple[str, ...] = ()
@@ -33,6 +34,11 @@ class CollectCommand:
     """Attempts at each task; initial states are taken in turn."""
     image_size: int = 64
     """Height and width of the camera images, in pixels."""
+    expert: str = "scripted"
+    """Who acts: scripted, the expert of the suite where it has one, or the folder of a run or a checkpoint whose policy
+    fits: one that reads a state may teach those that see."""
+    keep: Literal["successes", "all"] = "successes"
+    """all: keep failed attempts too, each marked. They are for other uses: `sft` would imitate them too."""
     dart_noise_rate: float = 0.04
     """Chance, a control step, that the hand is pushed off course for 3 to 8 steps; labels stay the expert's own."""
     workers: int = os.cpu_count() or 1
@@ -41,7 +47,7 @@ class CollectCommand:
     """Seed of the pushes and of the episodes."""
     split: Literal["auto", "fresh", "train", "heldout"] = "auto"
     """Initial states to start from: fresh ones, drawn anew for each episode, or the suite's own train or heldout ones.
-    auto: fresh for the built-in suites, train for LIBERO's, which have no others. `sft` refuses a dataset of held-out
+    auto: fresh for the built-in suites, train for others, which have no fresh ones. `sft` refuses a dataset of held-out
     states: evaluation needs them unseen."""
     protocol: str = AUTO
     """Whose way to run an episode and make its images, as in `train`; auto: native for the built-in suites, libero

@@ -176,12 +176,29 @@ class EnvPoolConfig(_WatchedEnvConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MetaWorldConfig(EnvPoolConfig):
+    """MetaWorld's own simulator, which shows images."""
+
+    renderer: Expert[Literal["auto", "egl", "osmesa", "raster"]] = "auto"
+    """What draws the images; auto takes the first that works and says which."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ManiSkillConfig(EnvPoolConfig):
     """ManiSkill's simulator."""
+
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where it simulates and draws. cuda: all worlds in one simulation, one env group, states and images stay there;
+    physics repeats up to rounding, and videos are made on the CPU only."""
 
     control_mode: Expert[str] = AUTO
     """What an action is: libero (LIBERO's scales and gripper), one of the task's own controllers, or auto: libero for
     a Panda with its gripper, else the controller that the task begins with."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.device == "cuda" and self.processes is not None:
+            raise UserError("--env.processes: a GPU holds all worlds in one simulation; leave the option out.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,13 +227,16 @@ class CustomEnvConfig(_WatchedEnvConfig):
     """A simulator of one's own. The options of one that is registered are fields of a subclass."""
 
 
-EnvConfig = MujocoConfig | WarpConfig | EnvPoolConfig | ManiSkillConfig | GymnasiumConfig | CustomEnvConfig
+EnvConfig = (
+    MujocoConfig | WarpConfig | EnvPoolConfig | MetaWorldConfig | ManiSkillConfig | GymnasiumConfig | CustomEnvConfig
+)
 SceneConfig = MujocoConfig | WarpConfig
 """What runs the built-in suites and LIBERO's."""
 ENVS: dict[str, type[EnvConfig]] = {
     "mujoco": MujocoConfig,
     "warp": WarpConfig,
     "envpool": EnvPoolConfig,
+    "metaworld": MetaWorldConfig,
     "maniskill": ManiSkillConfig,
     "gymnasium": GymnasiumConfig,
     "custom": CustomEnvConfig,

@@ -15,9 +15,10 @@ from embodied_rl.utils.suites import OFFICIAL_SUITES, PRO_SUITES, TABLETOP_SUITE
 class Suite:
     """A set of tasks with a name.
 
-    simulators: that can run it, as `env.name` names them, the usual one first. observes: what its policies see; a
-    suite of images has a state for programs only, and of a custom one (any) only its open env says it. example: one of
-    its tasks where it is too large to be run whole; '' where it can. is_custom: registered by a user.
+    simulators: that can run it, as `env.name` names them, the usual one first. drawn_by: the one of them that shows
+    images, where the usual one does not. observes: what its policies see; a suite of images has a state for programs
+    only, and in one of any it depends on the task and the simulator. example: one of its tasks where it is too large to
+    be run whole; '' where it can. is_custom: registered by a user.
     """
 
     name: str
@@ -25,6 +26,11 @@ class Suite:
     observes: Observes = "images"
     example: str = ""
     is_custom: bool = False
+    drawn_by: str = ""
+
+    def simulator(self, observes: Observes) -> str:
+        """The one that policies which observe that usually act in."""
+        return self.drawn_by if self.drawn_by and observes == "images" else self.simulators[0]
 
     @property
     def benchmark(self) -> str:
@@ -38,11 +44,11 @@ SUITES: dict[str, Suite] = {
     for suite in (
         *(Suite(name, _SCENES) for name in (*TABLETOP_SUITES, *OFFICIAL_SUITES, *PRO_SUITES)),
         Suite("gymnasium", ("gymnasium",), "any", "Pendulum-v1"),
-        Suite("metaworld", ("envpool",), "state", "reach-v3"),
+        Suite("metaworld", ("envpool", "metaworld"), "any", "reach-v3", drawn_by="metaworld"),
         Suite("fetch", ("envpool",), "state", "FetchReachDense-v4"),
         Suite("playground", ("envpool",), "state", "PandaPickCube-v1"),
         Suite("dm_control", ("envpool",), "state", "cartpole-swingup"),
-        Suite("maniskill", ("maniskill",), "state", "PushCube-v1"),
+        Suite("maniskill", ("maniskill",), "any", "PushCube-v1"),
     )
 }
 """By name; `config.register` adds those of users."""
@@ -86,9 +92,9 @@ def custom_suites() -> list[str]:
     return [name for name, suite in SUITES.items() if suite.is_custom]
 
 
-def usual_env(suite: str, num_envs: int) -> EnvConfig:
-    """So many envs of the simulator that a suite usually runs in; UserError where there is no such suite."""
-    return ENVS[suite_named(suite).simulators[0]](num_envs=num_envs)
+def usual_env(suite: str, num_envs: int, observes: Observes = "state") -> EnvConfig:
+    """So many envs of the simulator that policies which observe that usually act in; UserError for an unknown suite."""
+    return ENVS[suite_named(suite).simulator(observes)](num_envs=num_envs)
 
 
 def check_simulator(suite: Suite, env: EnvConfig) -> None:

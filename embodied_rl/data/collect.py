@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from embodied_rl.data import video, writer
-from embodied_rl.data.layout import DatasetSpec, Episode
+from embodied_rl.data.layout import ENDS_IN_SUCCESS, DatasetSpec, Episode
 from embodied_rl.errors import UserError
 from embodied_rl.rng import EpisodeStream, philox
 from embodied_rl.types import Array, EpisodeSpec
@@ -73,12 +73,14 @@ class Job:
     """The part of a collection that every attempt shares.
 
     dart_noise_rate: chance that a push begins, a control step. preview: folder for one watchable video a task, or None.
+    keep_failures: store failed attempts too; every episode then says whether it ends in success.
     """
 
     partial: Path
     spec: DatasetSpec
     dart_noise_rate: float
     preview: Path | None
+    keep_failures: bool = False
 
 
 def plan(tasks: Mapping[str, Sequence[int]], per_task: int, seed: int) -> list[Attempt]:
@@ -198,7 +200,9 @@ def _attempt(job: Job, attempt: Attempt) -> tuple[Attempt, str, int]:
         )
     if reason:
         writer.add_failure(job.partial, attempt.key, f"{attempt.task} from state {attempt.init_state}: {reason}")
-    else:
+    if job.keep_failures:
+        episode.extra[ENDS_IN_SUCCESS] = int(not reason)
+    if not reason or job.keep_failures:
         writer.add_episode(job.partial, job.spec, episode)
     return attempt, reason, len(episode.images)
 

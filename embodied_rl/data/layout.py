@@ -33,6 +33,9 @@ PROPRIO_NAMES = (
 )
 ACTION_NAMES = ("delta_x", "delta_y", "delta_z", "delta_rot_x", "delta_rot_y", "delta_rot_z", "gripper")
 """What LIBERO's proprioception and actions are called in a data set."""
+HAND_NAMES = ("hand_x", "hand_y", "hand_z", "gripper_open")
+HAND_ACTION_NAMES = ("delta_x", "delta_y", "delta_z", "gripper")
+"""Of a hand that does not turn: MetaWorld's."""
 
 VERSION = "v3.0"
 CHUNK_FILES = 1000

@@ -99,7 +99,8 @@ def load(root: Path, cameras: Sequence[str] = (), fit: ImageFit | None = None) -
             pushed = (executed != action).any(axis=1)
         images = open_frames(meta, _times(meta, table, lengths), starts, table[_ROW].to_numpy(), fit)
         words = _instructions(meta, table, starts)
-        kept_for_success = "expert" in meta.info.get(NAMESPACE, {})  # `collect` keeps no other episodes
+        stamp = meta.info.get(NAMESPACE, {})
+        kept_for_success = "expert" in stamp and stamp.get("keep") != "all"  # `collect` keeps no others unless told
         success = np.array([kept_for_success or episode.success for episode in meta.episodes])
         return Demonstrations(
             images, state, action, pushed, starts, success, words, meta.cameras, meta.info, root, meta.no_cameras

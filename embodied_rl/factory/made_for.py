@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.config.env import EnvConfig
-from embodied_rl.config.train import read_env
+from embodied_rl.config.suites import suite_named
+from embodied_rl.config.train import kind_of, read_env
 from embodied_rl.errors import UserError
 from embodied_rl.policies.checkpoints.hub import is_repository
 from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped
@@ -39,6 +40,19 @@ def trained_env(checkpoint: str | None, suite: str) -> EnvConfig | None:
     provenance = _provenance(checkpoint)
     env = provenance.get("config", {}).get("env") if provenance.get("suite") == suite else None
     return None if env is None else read_env(env, suite, f"{checkpoint}")
+
+
+def simulator_for(checkpoint: str | None, suite: str) -> str:
+    """In which of a suite's simulators a checkpoint acts: that of its training, or the one that shows what it reads."""
+    table = suite_named(suite)
+    if not table.drawn_by or not checkpoint or not Path(checkpoint).is_dir():
+        return table.simulators[0]
+    trained = trained_env(checkpoint, suite)
+    if trained is not None:
+        return kind_of("env", trained)
+    from embodied_rl.factory.policies import family_of, policy_folder  # imports torch
+
+    return table.simulator(family_of(policy_folder(checkpoint)).config.observes)
 
 
 def _provenance(checkpoint: str | None) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from embodied_rl.config.env import (
     EnvPoolConfig,
     GymnasiumConfig,
     ManiSkillConfig,
+    MetaWorldConfig,
     SceneConfig,
     discount,
     one_env,
@@ -281,8 +282,28 @@ def _simulator_factory(suite: Suite, names: tuple[str, ...], env: EnvConfig, vie
         from embodied_rl.sim.maniskill import tasks as maniskill
         from embodied_rl.sim.maniskill.vec_env import ManiSkillFactory
 
-        found = tuple(maniskill.load_tasks(names))
-        return ManiSkillFactory(found, control=env.control_mode, reward=env.reward_mode, gamma=discount(env))
+        found, shown = tuple(maniskill.load_tasks(names)), view.fit is not None
+        size, cameras = (view.image_size, view.cameras) if shown else (None, None)
+        if env.device == "cuda":
+            from embodied_rl.sim.maniskill.gpu import ManiSkillGpuFactory
+            from embodied_rl.sim.maniskill.vec_env import Setup
+
+            only, *others = found
+            if others:
+                raise UserError("ManiSkill on a GPU runs one task: name one, or leave --env.device out.")
+            setup = Setup(env.control_mode, env.reward_mode, size, discount(env), cameras, for_policies=shown)
+            return ManiSkillGpuFactory(only, setup)
+        return ManiSkillFactory(
+            found,
+            control=env.control_mode,
+            reward=env.reward_mode,
+            gamma=discount(env),
+            image_size=size,
+            cameras=cameras,
+            for_policies=shown,
+        )
+    if isinstance(env, MetaWorldConfig):
+        return _metaworld_factory(names, env, view)
     if isinstance(env, EnvPoolConfig):
         from embodied_rl.sim.envpool import tasks as envpool
         from embodied_rl.sim.envpool.vec_env import EnvPoolFactory
@@ -299,6 +320,20 @@ def _simulator_factory(suite: Suite, names: tuple[str, ...], env: EnvConfig, vie
             raise UserError(f"{name} is a suite of this project and shows images: embodied-rl train tabletop.")
     read = ReadOptions(env.cameras, env.proprio, env.instruction, env.control_hz, view.own_units)
     return GymnasiumFactory(names, read)
+
+
+def _metaworld_factory(names: tuple[str, ...], env: MetaWorldConfig, view: View) -> Callable[[int], VecEnv]:
+    from embodied_rl.sim.metaworld import install, tasks
+    from embodied_rl.sim.metaworld.pictures import CAMERAS, choose_renderer
+    from embodied_rl.sim.metaworld.vec_env import MetaWorldFactory, Setup
+
+    first, *others = tasks.load_tasks(names)
+    cameras = 0 if view.fit is None else len(CAMERAS) if view.cameras is None else view.cameras
+    renderer: Any = choose_renderer(env.renderer, first.env_id).name  # here: watched processes must not differ
+    ladders = install.root() / "ladders"
+    return MetaWorldFactory(
+        (first, *others), Setup(view.image_size, cameras, renderer, env.reward_mode, discount(env), ladders)
+    )
 
 
 def _train(task: SuiteTask) -> Sequence[int]:

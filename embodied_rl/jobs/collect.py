@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +15,14 @@ from rich.table import Table
 
 from embodied_rl.config.collect import AUTO, CollectCommand
 from embodied_rl.config.env import MujocoConfig
-from embodied_rl.config.suites import is_custom
+from embodied_rl.config.suites import find_suite
 from embodied_rl.data import collect, writer
-from embodied_rl.data.layout import ACTION_NAMES, PROPRIO_NAMES, DatasetSpec
+from embodied_rl.data.layout import ACTION_NAMES, HAND_ACTION_NAMES, HAND_NAMES, PROPRIO_NAMES, DatasetSpec
 from embodied_rl.data.progress import ProgressBar
 from embodied_rl.errors import UserError, refuse_twice, suggest
 from embodied_rl.factory.demonstrations import hold_bench, open_bench
 from embodied_rl.factory.envs import announce_compilation, pick_render_quality
+from embodied_rl.factory.experts import SCRIPTED, describe_stage, hold_stage, stage_of
 from embodied_rl.factory.premises import judge, require_train_states
 from embodied_rl.factory.tasks import (
     LIBERO_SUITES,
@@ -41,8 +44,10 @@ from embodied_rl.version import __version__
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from embodied_rl.config.suites import Suite
     from embodied_rl.data.collect import Attempt, Bench, Job
     from embodied_rl.factory.tasks import SuiteTask
+    from embodied_rl.rollout.sampler import TaskStates
     from embodied_rl.sim.libero.protocol import Protocol
     from embodied_rl.vec_env import EnvInfo
 
@@ -73,27 +78,42 @@ def run(command: CollectCommand, line: str) -> bool:
             ) from error
 
 
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What is recorded: the initial states by task, and what opens a simulator with an expert in a worker process.
+
+    settings: what decides the content of the dataset; a stopped collection only continues with the same.
+    """
+
+    info: EnvInfo
+    states: TaskStates
+    state_names: tuple[str, ...]
+    action_names: tuple[str, ...]
+    build: Callable[[], Bench]
+    settings: dict[str, Any]
+    split: str
+
+
 def _collect(command: CollectCommand, line: str) -> bool:
     console = LastingConsole()
-    tasks = _tasks(command)
-    info = _describe(tasks, command)
+    table = find_suite(command.suite)
+    source = _scenes(command) if table is None or table.observes == "images" else _simulator(command, table)
+    info, states, split, settings = source.info, source.states, source.split, source.settings
     console.print(
-        f"{counted(len(tasks), 'task')} of {command.suite}; {info.simulator}; renderer {info.renderer}; "
+        f"{counted(len(states), 'task')} of {command.suite}; {info.simulator}; renderer {info.renderer}; "
         f"{counted(len(info.cameras), 'camera')} of {command.image_size} pixels; {counted(command.workers, 'worker')}",
         soft_wrap=True,
     )
-    split = _split(command)
-    settings = _settings(command, tasks, info)
-    if stand_ins := stand_in_files(tasks):
+    if stand_ins := settings.get("stand_in_files"):
         console.print(f"assets: {stand_in_words(stand_ins)}", soft_wrap=True)
     begun = writer.begin(command.out, settings)
-    states = {task.name: task.heldout_states if split == "heldout" else task.train_states for task in tasks}
     attempts = collect.plan(states, command.episodes_per_task, command.seed)
-    spec = DatasetSpec(info.cameras, command.image_size, PROPRIO_NAMES, ACTION_NAMES, round(info.control_hz))
-    job = collect.Job(begun, spec, command.dart_noise_rate, _video_folder(command))
-    build = partial(_bench, command)
+    spec = DatasetSpec(
+        info.cameras, command.image_size, source.state_names, source.action_names, round(info.control_hz)
+    )
+    job = collect.Job(begun, spec, command.dart_noise_rate, _video_folder(command), command.keep == "all")
     try:
-        _attempt(build, job, attempts, command.workers, console)
+        _attempt(source.build, job, attempts, command.workers, console)
     except KeyboardInterrupt:
         kept = len(writer.stored(begun)[0])
         console.print(
@@ -105,11 +125,57 @@ def _collect(command: CollectCommand, line: str) -> bool:
     used = {} if split == "fresh" else collect.states_used(attempts)
     _report(rows, failed, console)
     writer.finalize(command.out, spec, _run_info(settings, rows, failed, line) | {"train_states": used})
-    kept = sum(row["successes"] for row in rows)
+    kept = len(attempts) if job.keep_failures else sum(row["successes"] for row in rows)
     console.print(
         f"wrote {command.out}: {counted(kept, 'episode')}, {file_size(folder_bytes(command.out))}", soft_wrap=True
     )
     return True
+
+
+def _scenes(command: CollectCommand) -> _Source:
+    """A built-in suite, or one of LIBERO's."""
+    if command.expert != SCRIPTED:
+        raise UserError(f"--expert: the scripted expert acts in {command.suite}; leave the option out.")
+    tasks, split = _tasks(command), _split(command)
+    info = _describe(tasks, command)
+    states = {task.name: task.heldout_states if split == "heldout" else task.train_states for task in tasks}
+    settings = _settings(command, tasks, info)
+    return _Source(info, states, PROPRIO_NAMES, ACTION_NAMES, partial(_bench, command), settings, split)
+
+
+def _simulator(command: CollectCommand, table: Suite) -> _Source:
+    """Another suite that shows images: who acts is its own expert, or a policy."""
+    if command.split == "fresh":
+        raise UserError(f"{command.suite} has no fresh initial states; collect with --split train")
+    if command.protocol != AUTO:
+        raise UserError(f"--protocol is one of LIBERO's: it does not apply to suite '{command.suite}'.")
+    split = "train" if command.split == AUTO else command.split
+    stage = stage_of(table, command.tasks, command.image_size, command.expert)
+    info, train, heldout = describe_stage(stage)
+    if command.dart_noise_rate and not {*info.action_low, *info.action_high} <= {-1.0, 1.0}:
+        raise UserError("pushes are for actions in [-1, 1] that begin with the hand's way: add --dart-noise-rate 0.")
+    settings = _recorded(command, info) | {
+        "tasks": list(train),
+        "split": split,
+        "protocol": NATIVE.name,
+        "env": dataclasses.asdict(stage.env),
+    }
+    states = heldout if split == "heldout" else train
+    return _Source(info, states, *_names(info), partial(hold_stage, stage), settings, split)
+
+
+def _names(info: EnvInfo) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What the numbers of proprio and of actions are called."""
+    if info.backend == "metaworld":
+        return HAND_NAMES, HAND_ACTION_NAMES
+    like_libero = (info.proprio_dim, info.action_dim) == (len(PROPRIO_NAMES), len(ACTION_NAMES))
+    if like_libero and info.backend == "maniskill":
+        return PROPRIO_NAMES, ACTION_NAMES
+    state, action = (
+        tuple(f"{name}_{k}" for k in range(count))
+        for name, count in (("state", info.proprio_dim), ("action", info.action_dim))
+    )
+    return state, action
 
 
 def _is_libero(command: CollectCommand) -> bool:
@@ -144,8 +210,6 @@ def _tasks(command: CollectCommand) -> list[SuiteTask]:
     names = suites() if command.suite == ALL_SUITES else (command.suite,)
     if command.suite == "libero":
         raise UserError("libero is several suites, name one: collect libero_spatial, or collect libero --suite spatial")
-    if is_custom(command.suite):
-        raise UserError(f"suite '{command.suite}' has no scripted expert, which collect records: name another suite.")
     if not set(names) <= set(suites()):
         known = [ALL_SUITES, *suites(), *LIBERO_SUITES]
         raise UserError(f"unknown suite '{command.suite}'.{suggest(command.suite, known)}")
@@ -176,9 +240,10 @@ def _env_config(command: CollectCommand) -> MujocoConfig:
     return MujocoConfig(render_quality=command.render_quality, physics_version=command.physics_version)
 
 
-def _attempt(build: partial[Bench], job: Job, attempts: Sequence[Attempt], workers: int, console: Console) -> None:
+def _attempt(build: Callable[[], Bench], job: Job, attempts: Sequence[Attempt], workers: int, console: Console) -> None:
     kept, failed = writer.stored(job.partial)
-    open_attempts = [attempt for attempt in attempts if attempt.key not in kept and attempt.key not in failed]
+    done = kept if job.keep_failures else kept | failed.keys()
+    open_attempts = [attempt for attempt in attempts if attempt.key not in done]
     if len(open_attempts) < len(attempts):
         console.print(f"continuing: {len(attempts) - len(open_attempts)} of {len(attempts)} attempts are done")
     if not open_attempts:
@@ -197,15 +262,23 @@ def _attempt(build: partial[Bench], job: Job, attempts: Sequence[Attempt], worke
 
 
 def _settings(command: CollectCommand, tasks: Sequence[SuiteTask], info: EnvInfo) -> dict[str, Any]:
-    """What decides the content of the dataset: a stopped collection only continues with the same."""
     stand_ins, bundles = stand_in_files(tasks), bundles_digest(tasks)
     return {
         **({"stand_in_files": stand_ins} if stand_ins else {}),
         **({"bundles": bundles} if bundles else {}),
-        "suite": command.suite,
+        **_recorded(command, info),
         "tasks": [task.name for task in tasks],
         "split": _split(command),
         "protocol": _protocol(command).name,
+        "era": physics_version(tasks),
+        "render_quality": pick_render_quality(command.render_quality, tasks),
+    }
+
+
+def _recorded(command: CollectCommand, info: EnvInfo) -> dict[str, Any]:
+    """Settings that every suite has."""
+    return {
+        "suite": command.suite,
         "episodes_per_task": command.episodes_per_task,
         "dart_noise_rate": command.dart_noise_rate,
         "seed": command.seed,
@@ -213,18 +286,19 @@ def _settings(command: CollectCommand, tasks: Sequence[SuiteTask], info: EnvInfo
         "cameras": list(info.cameras),
         "simulator": info.simulator,
         "renderer": info.renderer,
-        "era": physics_version(tasks),
-        "render_quality": pick_render_quality(command.render_quality, tasks),
+        **({} if command.expert == SCRIPTED else {"expert": command.expert}),
+        **({} if command.keep == "successes" else {"keep": command.keep}),
     }
 
 
 def _run_info(
     settings: dict[str, Any], rows: list[dict[str, Any]], failed: dict[int, str], line: str
 ) -> dict[str, Any]:
-    return settings | {
+    return {
+        "expert": SCRIPTED,
+        **settings,
         "command": line,
         "version": __version__,
-        "expert": "scripted",
         "label": "action is the expert's own command; executed_action, where it differs, is a push off course",
         "results": rows,
         "failures": [failed[key] for key in sorted(failed)],

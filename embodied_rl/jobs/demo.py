@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embodied_rl.config.env import one_env
-from embodied_rl.config.suites import is_custom, usual_env
+from embodied_rl.config.env import ENVS, one_env
+from embodied_rl.config.suites import suite_named
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.benchmark import interleaved
 from embodied_rl.factory.backends import check_fits, check_observes
-from embodied_rl.factory.made_for import need_control_rate, trained_env
+from embodied_rl.factory.made_for import need_control_rate, simulator_for, trained_env
 from embodied_rl.factory.policies import open_policy, policy_folder
 from embodied_rl.factory.suites import load, open_tasks, view_of
 from embodied_rl.jobs.videos import record_frames
@@ -47,7 +47,8 @@ def run(
         UserError: The checkpoint does not fit the suite, or the simulator draws no images.
     """
     console = LastingConsole()
-    config = one_env((is_custom(suite) and trained_env(options.checkpoint, suite)) or usual_env(suite, 1))
+    trained = trained_env(options.checkpoint, suite) if suite_named(suite).observes == "any" else None
+    config = one_env(trained or ENVS[simulator_for(options.checkpoint, suite)]())
     tasks = load(suite, names, config)
     folder = policy_folder(options.checkpoint)
     policy = open_policy(options.checkpoint, pick_device("auto"), options.load_options(folder))

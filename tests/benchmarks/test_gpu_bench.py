@@ -12,12 +12,19 @@ import torch
 
 from embodied_rl.benchmarks import backends, gpu
 from embodied_rl.benchmarks.backends_measure import RandomEpisodes, measure
+from embodied_rl.benchmarks.gpu_maniskill import steps_per_second
 from embodied_rl.benchmarks.gpu_schedule import ratios_of, row_of
 from embodied_rl.benchmarks.lab.page import parts_of, section
 from embodied_rl.cli import main
 from embodied_rl.errors import UserError
 from tests.benchmarks.test_page import DOCS
 from tests.toy import TASKS, ToyEnv
+
+
+def test_all_envs_steps_are_counted() -> None:
+    """As ManiSkill's are on a GPU, which no test has."""
+    env = ToyEnv(3)
+    assert steps_per_second(env, next(iter(TASKS)), 4) > 0
 
 
 @pytest.mark.process
