@@ -38,7 +38,7 @@ class CollectCommand:
     """Who acts: scripted, the expert of the suite where it has one, or the folder of a run or a checkpoint whose policy
     fits: one that reads a state may teach those that see."""
     keep: Literal["successes", "all"] = "successes"
-    """all: keep failed attempts too, each marked. They are for other uses: `sft` would imitate them too."""
+    """all: keep failed attempts too, each marked; `sft` refuses such a data set."""
     dart_noise_rate: float = 0.04
     """Chance, a control step, that the hand is pushed off course for 3 to 8 steps; labels stay the expert's own."""
     workers: int = os.cpu_count() or 1

@@ -102,6 +102,8 @@ def _open(
         raise UserError(
             f"{name} starts from held-out states, which evaluation needs unseen; collect with --split train"
         )
+    if data.source.get("keep") == "all":
+        raise UserError(f"{name} holds failed attempts, which nobody should imitate: collect without --keep all")
     fingerprint = lerobot.fingerprint(folder)
 
     def say(text: str) -> None:

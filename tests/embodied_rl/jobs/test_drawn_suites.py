@@ -124,7 +124,7 @@ def test_who_has_no_expert_is_refused_by_name(capsys: pytest.CaptureFixture[str]
 
 @needs_metaworld()
 @pytest.mark.process
-def test_failures_are_kept_where_they_are_wanted_and_marked(tmp_path: Path) -> None:
+def test_failures_are_kept_where_they_are_wanted_and_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, teacher = tmp_path / "demos", state_policy(tmp_path / "teacher", 39)
     words = ["collect", "metaworld", "--task", "reach-v3", "--out", str(out), "--image-size", "16", "--workers", "1"]
     assert main([*words, "--episodes-per-task", "2", "--expert", teacher, "--keep", "all"]) == 0
@@ -136,6 +136,8 @@ def test_failures_are_kept_where_they_are_wanted_and_marked(tmp_path: Path) -> N
     rows = pq.read_table(next((out / "meta/episodes").rglob("*.parquet"))).to_pydict()
     assert rows["embodied_rl/ends_in_success"] == [0, 0]
     assert not load(out).success.any()
+    sft = ["sft", str(out), "--policy", "openvla", "--preset", "nano", "--cameras", "corner2", "gripperPOV"]
+    assert "holds failed attempts" in said(capsys, [*sft, "--out", str(tmp_path / "start")])
 
 
 @needs_metaworld()
