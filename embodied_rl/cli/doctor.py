@@ -8,7 +8,7 @@ from dataclasses import asdict, fields
 
 from embodied_rl.cli.parse import parse
 from embodied_rl.errors import UserError
-from embodied_rl.jobs.findings import DoctorConfig, Finding
+from embodied_rl.jobs.checks import CheckResult, DoctorConfig
 
 
 def main(argv: list[str]) -> int:
@@ -30,16 +30,16 @@ def main(argv: list[str]) -> int:
     return report(check_machine(), "training can", as_json=config.json)
 
 
-def report(findings: Sequence[Finding], subject: str, *, as_json: bool = False) -> int:
-    """Print findings; 1 when something must be done first, else 0. subject: what can run then, with its verb."""
+def report(results: Sequence[CheckResult], subject: str, *, as_json: bool = False) -> int:
+    """Print check results; 1 when something must be done first, else 0. subject: what can run then, with its verb."""
     if as_json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+        print(json.dumps([asdict(result) for result in results], indent=2))
     else:
-        _print_table(findings, subject)
-    return 1 if any(finding.state == "problem" for finding in findings) else 0
+        _print_table(results, subject)
+    return 1 if any(result.state == "problem" for result in results) else 0
 
 
-def _print_table(findings: Sequence[Finding], subject: str) -> None:
+def _print_table(results: Sequence[CheckResult], subject: str) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -48,10 +48,10 @@ def _print_table(findings: Sequence[Finding], subject: str) -> None:
     table = Table("what", "state", "found", "what to do")
     for column in table.columns:
         column.overflow = "fold"  # paths are wrapped, not cut
-    for row in findings:
+    for row in results:
         state = Text(row.state, style=colours[row.state])
         table.add_row(Text(row.name), state, Text(row.found), Text(row.advice))
     console = Console()
     console.print(table)
-    problems = [row.name for row in findings if row.state == "problem"]
+    problems = [row.name for row in results if row.state == "problem"]
     console.print(Text(f"{subject}not run yet: {', '.join(problems)}" if problems else f"{subject} run"))

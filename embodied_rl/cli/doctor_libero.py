@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from embodied_rl.cli.parse import parse, with_tasks
-from embodied_rl.jobs.findings import LiberoDoctorConfig
+from embodied_rl.jobs.checks import LiberoDoctorConfig
 from embodied_rl.sim.eras import PUBLISHED
 
 if TYPE_CHECKING:

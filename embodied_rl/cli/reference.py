@@ -26,7 +26,7 @@ CLASSES = {
     "deploy": "embodied_rl.cli.deploy:DeployCommand",
     "plan": "embodied_rl.config.plan:PlanCommand",
     "bench": "embodied_rl.cli.bench:BenchCommand",
-    "doctor": "embodied_rl.jobs.findings:DoctorConfig",
+    "doctor": "embodied_rl.jobs.checks:DoctorConfig",
 }
 """The dataclass of each command's options; `train` has the config's, `assets` has its own parser."""
 FURTHER = {
@@ -36,7 +36,7 @@ FURTHER = {
         for name in ("List", "Show", "Compare", "Rerun", "Export")
     },
     "reward": {f"reward {name.lower()}": f"embodied_rl.cli.reward:{name}RewardCommand" for name in ("Train", "Card")},
-    "doctor": {"doctor libero": "embodied_rl.jobs.findings:LiberoDoctorConfig"},
+    "doctor": {"doctor libero": "embodied_rl.jobs.checks:LiberoDoctorConfig"},
 }
 """Forms of a command that have options of their own."""
 _NOTE = "<!-- Made by `python -m embodied_rl.cli.reference`: change the texts in the code, then run it again. -->\n"

@@ -21,7 +21,7 @@ from embodied_rl.data.actions import MOST_BEYOND, share_beyond
 from embodied_rl.errors import UserError
 from embodied_rl.factory.backends import check_observes
 from embodied_rl.factory.policies import family_named, load_policy, policy_folder
-from embodied_rl.jobs.findings import DoctorConfig, Finding, judged
+from embodied_rl.jobs.checks import CheckResult, DoctorConfig, judged
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.policies.preprocessing.fit import fit_image
@@ -51,7 +51,7 @@ class Case:
     data: Demonstrations | None = None
 
 
-def check_policy(config: DoctorConfig) -> list[Finding]:
+def check_policy(config: DoctorConfig) -> list[CheckResult]:
     """Everything that was found about the policy `config.policy`."""
     assert config.policy is not None
     try:
@@ -59,30 +59,30 @@ def check_policy(config: DoctorConfig) -> list[Finding]:
         policy = load_policy(folder, config.options_for(folder, config.kind))
         check_observes(policy, suite_named(config.suite), str(folder))
     except UserError as error:
-        return [Finding("checkpoint", "problem", str(error), "see the line itself")]
+        return [CheckResult("checkpoint", "problem", str(error), "see the line itself")]
     case = Case(policy, folder, config, _look(policy, config), _demonstrations(config, policy, folder))
     checks = (unnorm_key, gripper, images, first_update, statistics)
-    return [checkpoint(policy, folder), *(finding for check in checks for finding in check(case))]
+    return [checkpoint(policy, folder), *(result for check in checks for result in check(case))]
 
 
-def checkpoint(policy: AnyPolicy, folder: Path) -> Finding:
+def checkpoint(policy: AnyPolicy, folder: Path) -> CheckResult:
     """The weights, which were loaded: so they are whole and finite."""
     count = sum(parameter.numel() for parameter in policy.parameters())
-    return Finding("checkpoint", "ok", f"{policy.architecture}, {count / 1e6:.2f} M parameters, {folder}")
+    return CheckResult("checkpoint", "ok", f"{policy.architecture}, {count / 1e6:.2f} M parameters, {folder}")
 
 
-def unnorm_key(case: Case) -> Iterator[Finding]:
+def unnorm_key(case: Case) -> Iterator[CheckResult]:
     """Whether the action statistics are those of the suite."""
     policy, suite = case.policy, case.config.suite
     known = policy.statistics_keys
     fitting = [key for key in known if key.startswith(suite)]
     found = f"'{policy.unnorm_key}' for suite {suite}"
     if policy.unnorm_key in fitting:
-        yield Finding("unnorm key", "ok", found)
+        yield CheckResult("unnorm key", "ok", found)
     elif fitting:
-        yield Finding("unnorm key", "problem", f"{found}, which has its own", f"--unnorm-key {fitting[0]}")
+        yield CheckResult("unnorm key", "problem", f"{found}, which has its own", f"--unnorm-key {fitting[0]}")
     else:
-        yield Finding(
+        yield CheckResult(
             "unnorm key",
             "note",
             f"{found}; there are: {', '.join(known)}",
@@ -90,7 +90,7 @@ def unnorm_key(case: Case) -> Iterator[Finding]:
         )
 
 
-def gripper(case: Case) -> Iterator[Finding]:
+def gripper(case: Case) -> Iterator[CheckResult]:
     """Whether the gripper can open and close, and does neither at the wrong time."""
     low, high = (float(end[-1]) for end in case.policy.action_range)
     zero_one = case.policy.gripper_zero_one
@@ -101,16 +101,16 @@ def gripper(case: Case) -> Iterator[Finding]:
     closed = float((_greedy(case.policy, case.seen)[:, 0, -1] > 0).mean())
     found = f"closes at once in {closed:.0%} of {_STATES} first decisions"
     if closed > _MOSTLY:
-        yield Finding("gripper sign", "problem", f"{found}, before the hand has moved", advice)
+        yield CheckResult("gripper sign", "problem", f"{found}, before the hand has moved", advice)
     elif closed > 1 - _MOSTLY:
-        yield Finding("gripper sign", "note", found, "a trained policy opens first: is this one trained?")
+        yield CheckResult("gripper sign", "note", found, "a trained policy opens first: is this one trained?")
     else:
-        yield Finding("gripper sign", "ok", found)
+        yield CheckResult("gripper sign", "ok", found)
     if case.data is not None:
         obs, taken = _frames(case.data)
         same = float(((_greedy(case.policy, obs)[:, 0, -1] > 0) == (taken[:, -1] > 0)).mean())
         state = "ok" if same >= _MOSTLY else "note" if same > 1 - _MOSTLY else "problem"
-        yield Finding(
+        yield CheckResult(
             "gripper in demonstrations",
             state,
             f"agrees in {same:.0%} of {len(taken)} frames",
@@ -118,7 +118,7 @@ def gripper(case: Case) -> Iterator[Finding]:
         )
 
 
-def images(case: Case) -> Iterator[Finding]:
+def images(case: Case) -> Iterator[CheckResult]:
     """Whether the pictures are made as the network knows them, and whether it looks at them."""
     from embodied_rl.jobs.evaluation_setup import policy_deviations
     from embodied_rl.policies.checkpoints.folder import read_json
@@ -127,16 +127,16 @@ def images(case: Case) -> Iterator[Finding]:
     chosen = protocol(case.config.protocol)
     published = family_named(case.policy).holds(read_json(case.folder / "config.json"))
     if chosen is NATIVE and published:
-        yield Finding(
+        yield CheckResult(
             "image pipeline",
             "note",
             "native frames go in as rendered; those who publish checkpoints train on mirrored, resized ones",
             "if others trained it: --protocol openvla, openvla_oft, simplevla, rlinf, openpi or lerobot",
         )
     elif differ := policy_deviations(chosen, case.policy):
-        yield Finding("image pipeline", "problem", "; ".join(differ), "choose the protocol that it was trained for")
+        yield CheckResult("image pipeline", "problem", "; ".join(differ), "choose the protocol that it was trained for")
     else:
-        yield Finding("image pipeline", "ok", f"protocol {chosen.name}, pipeline {chosen.images}")
+        yield CheckResult("image pipeline", "ok", f"protocol {chosen.name}, pipeline {chosen.images}")
     replay = _act(case.policy, case.seen, "greedy").replay
     dark = replace(case.seen, images=torch.zeros_like(case.seen.images))
     change = float((_log_prob(case.policy, case.seen, replay) - _log_prob(case.policy, dark, replay)).abs().max())
@@ -150,17 +150,17 @@ def images(case: Case) -> Iterator[Finding]:
         yield _mirrored(case.policy, case.data)
 
 
-def _mirrored(policy: AnyPolicy, data: Demonstrations) -> Finding:
+def _mirrored(policy: AnyPolicy, data: Demonstrations) -> CheckResult:
     """Whether the policy repeats the demonstrations better from their pictures than from mirrored ones."""
     obs, taken = _frames(data)
     other = replace(obs, images=obs.images.flip(3))
     right, wrong = (float(np.abs(_greedy(policy, seen)[:, 0, _ARM] - taken[:, _ARM]).mean()) for seen in (obs, other))
     found = f"error of the first action {right:.3f}, from mirrored images {wrong:.3f}"
     if right <= wrong:
-        return Finding("mirrored pictures", "ok", found)
+        return CheckResult("mirrored images", "ok", found)
     if wrong > _CLEARLY * right:
-        return Finding("mirrored pictures", "note", found, "is this policy trained on these tasks?")
-    return Finding(
+        return CheckResult("mirrored images", "note", found, "is this policy trained on these tasks?")
+    return CheckResult(
         "mirrored images",
         "problem",
         found,
@@ -168,7 +168,7 @@ def _mirrored(policy: AnyPolicy, data: Demonstrations) -> Finding:
     )
 
 
-def first_update(case: Case) -> Iterator[Finding]:
+def first_update(case: Case) -> Iterator[CheckResult]:
     """Whether probability ratios are 1 before anything was learned, as PPO and GRPO assume."""
     tolerance = LearnerConfig().ratio_tolerance
     drawn = _act(case.policy, case.seen, "sample")
@@ -188,7 +188,7 @@ def first_update(case: Case) -> Iterator[Finding]:
     )
 
 
-def statistics(case: Case) -> Iterator[Finding]:
+def statistics(case: Case) -> Iterator[CheckResult]:
     """Whether the action ranges are possible, and those of the data set."""
     low, high = case.policy.action_range
     yield judged(
@@ -198,7 +198,9 @@ def statistics(case: Case) -> Iterator[Finding]:
         "what lies beyond is cut off: choose the statistics of a data set in the simulator's units",
     )
     if case.data is None:
-        yield Finding("action statistics", "note", "not compared with demonstrations", "--dataset DIR compares them")
+        yield CheckResult(
+            "action statistics", "note", "not compared with demonstrations", "--dataset DIR compares them"
+        )
         return
     theirs = np.quantile(case.data.action, (0.01, 0.99), axis=0)
     if (low[_ARM] == -1).all() and (high[_ARM] == 1).all():

@@ -1,4 +1,4 @@
-"""What this machine can run: a list of checks, each of which gives findings. What they try is imported by them."""
+"""What this machine can run: a list of checks, each of which gives results. What they try is imported by them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from embodied_rl.errors import UserError
 from embodied_rl.factory.tasks import cache_dir, libero_bundles
-from embodied_rl.jobs.findings import Finding, judged
+from embodied_rl.jobs.checks import CheckResult, judged
 from embodied_rl.real_robot import ik
 from embodied_rl.sim.envpool import load as envpool
 from embodied_rl.sim.maniskill import load as maniskill
@@ -26,35 +26,35 @@ MIN_PYTHON = (3, 11)
 MIN_MEMORY_GB, MIN_DISK_GB = 3.0, 1.0
 
 
-def check_machine() -> list[Finding]:
+def check_machine() -> list[CheckResult]:
     """What every check of `CHECKS` finds."""
-    return [finding for check in CHECKS for finding in check()]
+    return [result for check in CHECKS for result in check()]
 
 
-def python() -> list[Finding]:
+def python() -> list[CheckResult]:
     """The interpreter."""
     version = platform.python_version()
     found = f"{version}, {platform.system()} {platform.machine()}"
     return [judged("python", sys.version_info[:2] >= MIN_PYTHON, found, "install Python 3.11 or newer")]
 
 
-def libraries() -> list[Finding]:
+def libraries() -> list[CheckResult]:
     """The packages that training imports, by really importing them."""
-    findings = []
+    results = []
     for name in ("torch", "mujoco", "numba"):
         try:
             __import__(name)
         except (ImportError, OSError) as error:
             advice = "install it again: pip install --force-reinstall " + name
-            findings.append(Finding(name, "problem", f"does not import: {error}", advice))
+            results.append(CheckResult(name, "problem", f"does not import: {error}", advice))
         else:
             note = newer_mujoco() if name == "mujoco" else ""
             advice = f"for the tested one: pip install mujoco=={TESTED_MUJOCO}" if note else ""
-            findings.append(Finding(name, "note" if note else "ok", note or metadata.version(name), advice))
-    return findings
+            results.append(CheckResult(name, "note" if note else "ok", note or metadata.version(name), advice))
+    return results
 
 
-def gpu() -> list[Finding]:
+def gpu() -> list[CheckResult]:
     """The GPU that torch can use."""
     try:
         import torch
@@ -64,14 +64,14 @@ def gpu() -> list[Finding]:
         card = torch.cuda.get_device_properties(0)
         count = torch.cuda.device_count()
         memory = card.total_memory / 2**30
-        return [Finding("gpu", "ok", f"{count} x {card.name}, {memory:.0f} GiB, CUDA {torch.version.cuda}")]
+        return [CheckResult("gpu", "ok", f"{count} x {card.name}, {memory:.0f} GiB, CUDA {torch.version.cuda}")]
     if Path("/proc/driver/nvidia/version").exists():
         found = f"an NVIDIA driver, but torch {torch.__version__} cannot use it"
-        return [Finding("gpu", "note", found, "install a CUDA build of torch that fits the driver (pytorch.org)")]
-    return [Finding("gpu", "note", "none: small presets train on the CPU; the 7b preset needs a GPU")]
+        return [CheckResult("gpu", "note", found, "install a CUDA build of torch that fits the driver (pytorch.org)")]
+    return [CheckResult("gpu", "note", "none: small presets train on the CPU; the 7b preset needs a GPU")]
 
 
-def renderers() -> list[Finding]:
+def renderers() -> list[CheckResult]:
     """Each renderer's state, and the choice for scenes of primitives (the tabletop suites) and of meshes (LIBERO)."""
     try:
         import mujoco
@@ -79,79 +79,83 @@ def renderers() -> list[Finding]:
         from embodied_rl.sim.render import PACKAGES, choose, probe
     except (ImportError, OSError):
         return []  # `libraries` reports it
-    findings = []
+    results = []
     for name in ("egl", "osmesa"):
         state = probe(name)
         advice = f"optional; Debian: apt-get install {PACKAGES[name]}" if state.state == "missing" else ""
-        findings.append(
-            Finding(f"renderer {name}", "note" if advice else "ok", f"{state.state}: {state.device}", advice)
+        results.append(
+            CheckResult(f"renderer {name}", "note" if advice else "ok", f"{state.state}: {state.device}", advice)
         )
-    findings.append(Finding("renderer raycast", "ok", "CPU, needs no library; scenes of primitive shapes only"))
-    findings.append(Finding("renderer raster", "ok", "CPU, needs no library; fast frames only, of scenes with meshes"))
+    results.append(CheckResult("renderer raycast", "ok", "CPU, needs no library; scenes of primitive shapes only"))
+    results.append(
+        CheckResult("renderer raster", "ok", "CPU, needs no library; fast frames only, of scenes with meshes")
+    )
     scenes = ("tabletop", _PRIMITIVE, True), ("mesh scenes, exact", _MESH, False), ("mesh scenes, fast", _MESH, False)
     for title, xml, needed in scenes:
         try:
             choice = choose("auto", [mujoco.MjModel.from_xml_string(xml)], fast="exact" not in title)
-            findings.append(Finding(f"renderer for {title}", "ok", f"{choice.name}: {choice.reason}"))
+            results.append(CheckResult(f"renderer for {title}", "ok", f"{choice.name}: {choice.reason}"))
         except UserError as error:
             advice = f"Debian: apt-get install {PACKAGES['osmesa']}"
-            findings.append(Finding(f"renderer for {title}", "problem" if needed else "note", str(error), advice))
-    return findings
+            results.append(CheckResult(f"renderer for {title}", "problem" if needed else "note", str(error), advice))
+    return results
 
 
-def machine() -> list[Finding]:
+def machine() -> list[CheckResult]:
     """Cores, memory and the free disk space of the working folder, which runs are written to."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    findings = [Finding("cores", "ok", str(cores))]
+    results = [CheckResult("cores", "ok", str(cores))]
     memory = _available_memory_gb()
     if memory is not None:
         advice = f"close other programs: training needs about {MIN_MEMORY_GB:.0f} GB"
-        findings.append(judged("memory", memory >= MIN_MEMORY_GB, f"{memory:.1f} GB available", advice))
+        results.append(judged("memory", memory >= MIN_MEMORY_GB, f"{memory:.1f} GB available", advice))
     space = os.statvfs(".") if hasattr(os, "statvfs") else None
     if space is not None:
         free = space.f_bavail * space.f_frsize / 1e9
         advice = f"free some space: a run needs up to {MIN_DISK_GB:.0f} GB"
-        findings.append(judged("disk", free >= MIN_DISK_GB, f"{free:.1f} GB free in {Path.cwd()}", advice))
-    return findings
+        results.append(judged("disk", free >= MIN_DISK_GB, f"{free:.1f} GB free in {Path.cwd()}", advice))
+    return results
 
 
-def cache() -> list[Finding]:
+def cache() -> list[CheckResult]:
     """Where numba keeps compiled kernels; without it every start compiles for half a minute."""
     folder, beside = folder_of_cache()
     if beside:
-        return [Finding("kernel cache", "ok", str(folder))]
+        return [CheckResult("kernel cache", "ok", str(folder))]
     advice = "none, unless starts are slow: then set NUMBA_CACHE_DIR to a folder that lasts"
-    return [Finding("kernel cache", "note", f"{folder}, since {SOURCES} is not written to", advice)]
+    return [CheckResult("kernel cache", "note", f"{folder}, since {SOURCES} is not written to", advice)]
 
 
-def libero() -> list[Finding]:
+def libero() -> list[CheckResult]:
     """The official LIBERO files, which are not part of this project."""
     folder = libero_bundles()
     if folder:
         count = len(list(folder.glob("tasks/*/*.json")))
         return [
-            Finding("LIBERO", "ok", f"{counted(count, 'task')} in {folder} (more: embodied-rl assets status libero)")
+            CheckResult(
+                "LIBERO", "ok", f"{counted(count, 'task')} in {folder} (more: embodied-rl assets status libero)"
+            )
         ]
     advice = (
         "optional: embodied-rl assets install libero, or set EMBODIED_RL_CACHE where it is elsewhere; "
         "`train libero` uses the tabletop suites instead"
     )
-    return [Finding("LIBERO", "note", f"not in {cache_dir() / 'libero'}", advice)]
+    return [CheckResult("LIBERO", "note", f"not in {cache_dir() / 'libero'}", advice)]
 
 
-def eras() -> list[Finding]:
+def eras() -> list[CheckResult]:
     """Whether LIBERO's published eras run, by really putting the old collider in place."""
     try:
         from embodied_rl.factory.era import try_era
 
-        return [Finding("LIBERO eras", "ok", try_era())]
+        return [CheckResult("LIBERO eras", "ok", try_era())]
     except UserError as error:
-        return [Finding("LIBERO eras", "note", str(error), "needed for LIBERO's suites only")]
+        return [CheckResult("LIBERO eras", "note", str(error), "needed for LIBERO's suites only")]
     except (ImportError, OSError):
         return []  # `libraries` reports it
 
 
-def checkpoint() -> list[Finding]:
+def checkpoint() -> list[CheckResult]:
     """The small checkpoint that ships with the project."""
     folder = Path(str(files("embodied_rl.assets"))) / "checkpoints" / "nano"
     weights = folder / "model.safetensors"
@@ -190,17 +194,19 @@ OPTIONAL = (
 )
 
 
-def optional() -> list[Finding]:
+def optional() -> list[CheckResult]:
     """A row for each of `OPTIONAL`."""
-    return [_finding(what) for what in OPTIONAL]
+    return [_result(what) for what in OPTIONAL]
 
 
-def _finding(what: Optional) -> Finding:
+def _result(what: Optional) -> CheckResult:
     found = [(name, _version(name)) for name in what.packages]
     missing = [name for name, version in found if version is None]
     if missing:
-        return Finding(what.name, "note", f"{', '.join(missing)} not installed", f"for {what.serves}: {what.install}")
-    return Finding(what.name, "ok", ", ".join(f"{name} {version}" for name, version in found))
+        return CheckResult(
+            what.name, "note", f"{', '.join(missing)} not installed", f"for {what.serves}: {what.install}"
+        )
+    return CheckResult(what.name, "ok", ", ".join(f"{name} {version}" for name, version in found))
 
 
 def _version(name: str) -> str | None:
@@ -210,7 +216,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-CHECKS: Sequence[Callable[[], list[Finding]]] = (
+CHECKS: Sequence[Callable[[], list[CheckResult]]] = (
     python,
     libraries,
     gpu,

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from embodied_rl.factory.premises import judge
 from embodied_rl.factory.tasks import LIBERO_SUITES, cache_dir, load_tasks, missing_tasks
+from embodied_rl.jobs.checks import LiberoDoctorConfig
 from embodied_rl.jobs.eval_request import suite_name
-from embodied_rl.jobs.findings import LiberoDoctorConfig
 from embodied_rl.sim.libero.exported import installed
 from embodied_rl.sim.libero.premises import PREMISES
 

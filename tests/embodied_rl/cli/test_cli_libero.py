@@ -21,9 +21,9 @@ from embodied_rl.config.suites import suite_named
 from embodied_rl.errors import UserError
 from embodied_rl.factory.suites import of_scenes
 from embodied_rl.factory.tasks import load_tasks
+from embodied_rl.jobs.checks import LiberoDoctorConfig
 from embodied_rl.jobs.collect import _settings
 from embodied_rl.jobs.doctor_libero import Row, asked_suites
-from embodied_rl.jobs.findings import LiberoDoctorConfig
 from embodied_rl.jobs.fingerprint import fingerprint
 from embodied_rl.jobs.train_setup import load_command
 from embodied_rl.policies.checkpoints.folder import read_provenance
@@ -158,7 +158,7 @@ def test_the_published_era_is_the_default_and_stands_in_every_output(
     (info,) = json.loads((run / "run.json").read_text())
     assert info["simulator"]["physics_version"] == "mujoco-3.3"
     assert info["simulator"]["name"] == f"native-mujoco {mujoco.__version__}, era mujoco-3.3"
-    assert "  era: mujoco-3.3\n" in (run / "config.yaml").read_text()
+    assert "  physics_version: mujoco-3.3\n" in (run / "config.yaml").read_text()
     (policy,) = (run / "checkpoints").glob("*/policy")
     assert read_provenance(policy)["era"] == "mujoco-3.3"
     judge = ["eval", "libero", "--suite", "goal", "--tasks", NAME.partition("/")[2], "--checkpoint", str(run)]

@@ -12,17 +12,21 @@ import pytest
 from embodied_rl.cli.doctor import main
 from embodied_rl.errors import UserError
 from embodied_rl.jobs import doctor
-from embodied_rl.jobs.findings import Finding
+from embodied_rl.jobs.checks import CheckResult
 from embodied_rl.sim.render import Probe
 from tests import era_library
 from tests.sim.libero.exported_tasks import install_fake
 
 
 def test_exit_code_follows_problems_only(monkeypatch, capsys) -> None:
-    monkeypatch.setattr(doctor, "CHECKS", [lambda: [Finding("a", "ok", "x"), Finding("b", "note", "y", "optional")]])
+    monkeypatch.setattr(
+        doctor, "CHECKS", [lambda: [CheckResult("a", "ok", "x"), CheckResult("b", "note", "y", "optional")]]
+    )
     assert main([]) == 0
     assert "training can run" in capsys.readouterr().out
-    monkeypatch.setattr(doctor, "CHECKS", [lambda: [Finding("a", "ok", "x"), Finding("bad", "problem", "y", "do z")]])
+    monkeypatch.setattr(
+        doctor, "CHECKS", [lambda: [CheckResult("a", "ok", "x"), CheckResult("bad", "problem", "y", "do z")]]
+    )
     assert main([]) == 1
     out = capsys.readouterr().out
     assert "cannot run yet: bad" in out

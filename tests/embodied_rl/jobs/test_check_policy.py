@@ -21,7 +21,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.factory.policies import load_policy, policy_folder
 from embodied_rl.jobs import check_policy
 from embodied_rl.jobs.check_policy import Case
-from embodied_rl.jobs.findings import DoctorConfig, Finding
+from embodied_rl.jobs.checks import CheckResult, DoctorConfig
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import Array, EvalOutput, Observation
 from tests.embodied_rl.data.by_hand import make
@@ -58,9 +58,9 @@ def _weights(folder: Path, name: str, change: Callable[[torch.Tensor], torch.Ten
 
 
 def _problems(folder: Path, **options: Any) -> set[str]:
-    findings = check_policy.check_policy(DoctorConfig(policy=str(folder), **options))
-    assert all(finding.advice for finding in findings if finding.state == "problem")
-    return {finding.name for finding in findings if finding.state == "problem"}
+    results = check_policy.check_policy(DoctorConfig(policy=str(folder), **options))
+    assert all(result.advice for result in results if result.state == "problem")
+    return {result.name for result in results if result.state == "problem"}
 
 
 def test_the_shipped_policy_passes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,7 +77,7 @@ def test_a_broken_one_fails_and_the_table_says_which(copy: Path, capsys: pytest.
     assert "cannot run yet: checkpoint" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_missing_file_is_a_finding(copy: Path) -> None:
+def test_a_missing_file_is_a_problem(copy: Path) -> None:
     (copy / "tokenizer.json").unlink()
     assert _problems(copy) == {"checkpoint"}
 
@@ -160,8 +160,8 @@ def _case(images: Array | None = None, sign: float = 1.0, scale: float = 1.0, fo
     return Case(load_policy(folder), folder, DoctorConfig(policy="shipped"), seen, data)
 
 
-def _states(findings: Any) -> dict[str, str]:
-    return {finding.name: finding.state for finding in findings if isinstance(finding, Finding)}
+def _states(results: Any) -> dict[str, str]:
+    return {result.name: result.state for result in results if isinstance(result, CheckResult)}
 
 
 def test_demonstrations_of_its_own_tasks_agree() -> None:

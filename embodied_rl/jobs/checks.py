@@ -21,7 +21,7 @@ class DoctorConfig(PublishedOptions):
     """
 
     json: bool = False
-    """Print the findings as JSON instead of a table."""
+    """Print the checks as JSON instead of a table."""
     policy: str | None = None
     """Check this policy and not the machine: folder of a run or checkpoint, OWNER/NAME[@REVISION] of a published one on
     the Hugging Face hub, or 'shipped'. The options that follow describe it."""
@@ -51,12 +51,12 @@ class LiberoDoctorConfig:
     states: Literal["heldout", "train"] = "heldout"
     """heldout: the official evaluation states; train: the others, also those that training leaves out."""
     json: bool = False
-    """Print the findings as JSON instead of a table."""
+    """Print the checks as JSON instead of a table."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One row: what was looked at, its state, what was found, and what to do (empty when nothing).
+class CheckResult:
+    """One row of a report: what was checked, its state, what was found, and what to do (empty when nothing).
 
     note: training runs without it. problem: training cannot run.
     """
@@ -67,6 +67,6 @@ class Finding:
     advice: str = ""
 
 
-def judged(name: str, good: bool, found: str, advice: str) -> Finding:
+def judged(name: str, good: bool, found: str, advice: str) -> CheckResult:
     """'ok', or a problem with advice."""
-    return Finding(name, "ok", found) if good else Finding(name, "problem", found, advice)
+    return CheckResult(name, "ok", found) if good else CheckResult(name, "problem", found, advice)
