@@ -15,6 +15,7 @@ import torch
 
 from embodied_rl.cli import main
 from embodied_rl.factory.policies import load_policy, policy_folder
+from tests.embodied_rl.data.by_hand import make
 from tests.sim.gymnasium import faulty_envs
 from tests.sim.gymnasium.test_reading import ARMS, LEROBOT, PACKAGES
 
@@ -55,6 +56,30 @@ def test_every_policy_of_images_trains_by_the_id_alone(tmp_path: Path, policy: s
     assert made.chunk_len == (2 if policy == "smolvla" else 4)
     reads = json.loads((run / "run.json").read_text())[-1]["simulator"]["reads"]
     assert reads == ["camera top: observation['pixels']['top'], 96x96", "proprio: observation['agent_pos'], 14 numbers"]
+    assert main(["eval", "gymnasium", "--task", ARMS, "--checkpoint", str(run), "--states-per-task", "2"]) == 0
+
+
+@pytest.mark.parametrize("policy", ["openvla", "pi0"])
+def test_what_imitates_a_robots_data_trains_and_acts_in_an_env_of_its_sizes(
+    tmp_path: Path, policy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of two data sets, for the second one's robot; at another rate than the env's it is refused."""
+    rng = np.random.default_rng(0)
+    words = ["sft"]
+    for name, fps in (("slow", 10), ("arms", 50)):
+        joints = rng.uniform(-2, 2, (2, 24, 14)).astype(np.float32)
+        make(tmp_path / name, fps=fps, sizes={"top": (96, 96)}, vectors=(joints[0], joints[1]))
+        words.append(str(tmp_path / name))
+    start, run = tmp_path / "start", tmp_path / "run"
+    words += ["--policy", policy, "--gripper", "none", "--steps", "2", "--chunk-len", "4", "--val-every", "2"]
+    assert main([*words, "--batch-size", "4", "--val-samples", "4", "--threads", "1", "--out", str(start)]) == 0
+    begin = ["--policy", policy, "--policy.checkpoint", str(start), "--policy.lora-rank", "2"]
+    assert train(run, *begin) == 2
+    assert "learned from 10 actions a second, the simulator takes 50" in capsys.readouterr().err
+    assert train(run, *begin, "--policy.unnorm-key", "arms") == 0
+    made = load_policy(policy_folder(str(run)))
+    assert made.base is not None
+    assert made.unnorm_key == "arms"
     assert main(["eval", "gymnasium", "--task", ARMS, "--checkpoint", str(run), "--states-per-task", "2"]) == 0
 
 
