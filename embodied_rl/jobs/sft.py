@@ -152,6 +152,8 @@ def _policy(command: SftCommand, start: _Start, sources: Sequence[Source], conso
     if start.folder is not None:
         _prepare(command, start.family, policy, start.folder)
         console.print(f"begins from {source_name(start.folder)}", soft_wrap=True)
+        if getattr(start.model, "delta_dims", 0):
+            console.print("it predicted actions minus the state, and from here on actions as the data has them")
         if policy.resized:
             parts = ", ".join(sorted(policy.resized))
             console.print(f"for another robot's sizes, in part new and zero: {parts}", soft_wrap=True)
