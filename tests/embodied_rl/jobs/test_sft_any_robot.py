@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -294,20 +298,85 @@ def test_v21_reads_as_v30(kind: str, data: Path, tmp_path: Path) -> None:
         load(tmp_path / "old")
 
 
-def test_names_on_the_hub(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    snapshot = tmp_path / "hub" / "datasets--lab--so100" / "snapshots" / "abc"
-    shutil.copytree(data / "so100", snapshot)
+SHA = "0123456789abcdef0123456789abcdef01234567"
 
-    def download(name: str, **options: Any) -> str:
-        asked.append((name, options["repo_type"], options["revision"], options["allow_patterns"]))
-        return str(snapshot)
 
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+class _Hub(BaseHTTPRequestHandler):
+    """A hub with one data set of LAB, in `folder`; what it was asked for is in `paths`."""
+
+    folder: Path
+    paths: list[str]
+
+    def do_HEAD(self) -> None:
+        self._answer(send=False)
+
+    def do_GET(self) -> None:
+        self._answer(send=True)
+
+    def _answer(self, *, send: bool) -> None:
+        self.paths.append(self.path)
+        _, _, name = self.path.partition(f"/datasets/lab/so100/resolve/{SHA}/")
+        files = {str(file.relative_to(self.folder)): file for file in self.folder.rglob("*") if file.is_file()}
+        if self.path.startswith("/api/datasets/lab/so100/tree/"):
+            entries = [
+                {
+                    "type": "file",
+                    "path": path,
+                    "size": file.stat().st_size,
+                    "oid": hashlib.sha1(path.encode()).hexdigest(),
+                }
+                for path, file in files.items()
+            ]
+            content = json.dumps(entries).encode()
+        elif self.path.startswith("/api/datasets/lab/so100"):
+            about = {"id": "lab/so100", "sha": SHA, "siblings": [{"rfilename": path} for path in files]}
+            content = json.dumps(about).encode()
+        elif name in files:
+            content = files[name].read_bytes()
+        else:
+            self.send_error(404)
+            return
+        self.send_response(200)
+        self.send_header("X-Repo-Commit", SHA)
+        self.send_header("ETag", f'"{hashlib.sha1(content).hexdigest()}"')
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if send:
+            self.wfile.write(content)
+
+    def log_message(self, *args: Any) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def hub(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[_Hub]]:
+    """A stand-in for the hub on this machine, asked by huggingface_hub's own code."""
+    from huggingface_hub import constants
+
+    folder = tmp_path / "served"
+    shutil.copytree(data / "so100", folder)
+    (folder / "README.md").write_text("not wanted")
+    handler = type("Handler", (_Hub,), {"folder": folder, "paths": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+        )
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", endpoint)
+        yield handler
+        server.shutdown()
+
+
+def test_a_data_set_on_the_hub(hub: type[_Hub], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert _sft(tmp_path / "ck", "lab/so100@main:2") == 0
-    assert asked[0] == ("lab/so100", "dataset", "main", ["meta/*", "data/*", "videos/*"])
-    assert read_provenance(tmp_path / "ck")["dataset"]["path"] == "lab/so100@abc"
+    assert _sft(tmp_path / "ck", "lab/so100:2") == 0
+    assert read_provenance(tmp_path / "ck")["dataset"]["path"] == f"lab/so100@{SHA}"
+    assert not [path for path in hub.paths if path.endswith("README.md")]
+    with pytest.raises(UserError, match=r"lab/other is no folder here and cannot be had from the Hugging Face hub"):
+        _sft(tmp_path / "other", "lab/other")
 
 
 OWN = ["--gripper", "none"]
