@@ -317,7 +317,7 @@ def test_a_policy_is_opened_as_what_it_is(folders: dict[str, Path], capsys: pyte
     for words, message in (
         (["--preset", "pi0_base"], "--preset does not apply"),
         (["--layout", "openpi"], "--layout openpi is for pi0"),
-        (["--unnorm-key", "x"], "--unnorm-key does not apply"),
+        (["--unnorm-key", "x"], "no statistics of 'x'. Known: default"),
         (["--cameras", "a", "b"], "has its own: not written"),
         (["--layout", "native", "--cameras", "a", "b"], "--layout native has none: leave it out"),
     ):
