@@ -91,7 +91,8 @@ class SftCommand(SftConfig):
     """Begin from this policy: folder of a run or checkpoint, or OWNER/NAME[@REVISION] on the Hugging Face hub, ours or
     published, of whatever robot. Sizes, statistics and words become the data's ('': random weights)."""
     policy: str | None = None
-    """Kind of policy: openvla, openvla_oft, pi0 or smolvla (None: the checkpoint's, or openvla)."""
+    """Kind of policy: openvla, openvla_oft, pi0 or smolvla (None: the checkpoint's, or openvla); or one that a module
+    of yours registers (--import)."""
     preset: str | None = None
     """Size of a new policy: nano, tiny or 7b; of pi0 nano, tiny, nano_pi05 or tiny_pi05; of smolvla nano (None: nano).
     Of a published pi0: pi0_base, pi05_base or pi05_libero."""
@@ -142,6 +143,12 @@ class SftCommand(SftConfig):
             if getattr(self, name) and not self.checkpoint:
                 raise UserError(f"{_flag(name)} is for the weights of a checkpoint: name one with --checkpoint")
         weighted_data(self.data)
+
+    def check_custom(self) -> None:
+        """UserError for an option that a registered policy leaves no choice about."""
+        for name in ("checkpoint", "preset", "chunk_len"):
+            if getattr(self, name):
+                raise UserError(f"{_flag(name)} does not apply to '{self.policy}': what registers it says that.")
 
 
 def weighted_data(words: Sequence[str]) -> list[tuple[str, float]]:

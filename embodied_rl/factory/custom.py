@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,7 +20,7 @@ from embodied_rl.config.register import CUSTOM_ENVS, CUSTOM_POLICIES
 from embodied_rl.config.train import TrainConfig, known_kind
 from embodied_rl.errors import UserError, refuse_twice, suggest
 from embodied_rl.learner.types import TrainablePolicy
-from embodied_rl.policies.checkpoints.folder import read_json, to_json
+from embodied_rl.policies.checkpoints.folder import read_json, to_json, write_folder
 from embodied_rl.policies.checkpoints.integrity import record
 from embodied_rl.policies.family import ExportRequest
 from embodied_rl.rollout.sampler import TaskStates
@@ -132,11 +133,20 @@ def new_custom_policy(config: TrainConfig, name: str, info: EnvInfo) -> Trainabl
             f"{config.output} trains a {config.policy.class_name}, which was passed as an object: go on with "
             "embodied_rl.train(resume=..., policy=...), or register it (register_policy)."
         )
-    with torch.random.fork_rng():
-        torch.manual_seed(config.seed)
-        policy = MadeFor(name, config.policy, info, config.imports).make()
+    policy = _seeded(MadeFor(name, config.policy, info, config.imports), config.seed)
     _module(policy).to(config.device)
     return policy
+
+
+def new_for_data(name: str, info: EnvInfo, seed: int) -> Any:
+    """A new policy of the registered `name`, with its options as they are, for what a data set shows."""
+    return _seeded(MadeFor(name, CUSTOM_POLICIES[name].options(), info, imported()), seed)
+
+
+def _seeded(made: MadeFor, seed: int) -> TrainablePolicy:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return made.make()
 
 
 def class_of(policy: Any) -> str:
@@ -157,8 +167,6 @@ def object_info(policy: TrainablePolicy) -> PolicyInfo:
 
 def save_custom(policy: Any, folder: Path, provenance: dict[str, Any]) -> None:
     """Write the weights, the name of the class, how it was trained, and what it can be made again from."""
-    folder.mkdir()
-    save_model(_module(policy), str(folder / WEIGHTS))
     made: MadeFor | None = getattr(policy, "made_for", None)
     config: dict[str, Any] = {"architecture": CUSTOM, "class": class_of(policy)}
     if made is not None:
@@ -168,8 +176,9 @@ def save_custom(policy: Any, folder: Path, provenance: dict[str, Any]) -> None:
             "info": dataclasses.asdict(made.info),
             "imports": made.imports,
         }
-    (folder / CONFIG).write_bytes(to_json(config))
-    (folder / PROVENANCE).write_bytes(to_json(provenance))
+    weights = partial(save_model, _module(policy))
+    files = {WEIGHTS: lambda path: weights(str(path)), CONFIG: to_json(config), PROVENANCE: to_json(provenance)}
+    write_folder(folder, files)
 
 
 def load_into(policy: Any, folder: Path) -> None:

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from embodied_rl.config.policies import CUSTOM
+from embodied_rl.config.register import CUSTOM_POLICIES
 from embodied_rl.config.sft import SftCommand
 from embodied_rl.data.chunks import Targets, split
 from embodied_rl.data.frames import ImageFit
 from embodied_rl.data.mixture import Mixture, Part
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.overlap import TRAINED_STATES, demonstrated_states, join_states, trained_states
+from embodied_rl.factory.custom import new_for_data
 from embodied_rl.factory.policies import FAMILIES, PublishedOptions, load_weights, policy_folder, save_policy
-from embodied_rl.jobs.sft_data import Source, fingerprints, open_sources, requests
+from embodied_rl.jobs.sft_data import Source, data_info, fingerprints, open_sources, requests
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.policies.checkpoints.hub import source_name
 from embodied_rl.policies.checkpoints.integrity import files_digest
@@ -79,9 +82,14 @@ def _check_done(command: SftCommand, line: str) -> None:
 def _train(command: SftCommand, line: str) -> bool:
     console = LastingConsole()
     start = _start(command)
-    fit = ImageFit(start.model.image_size, partial(fit_image, how=start.model.image_fit))
-    sources = open_sources(command, fit, console)
-    policy = _policy(command, start, sources, console)
+    if start.model is None:
+        sources = open_sources(command, None, console)
+        policy, start = _registered(command, start, sources)
+    else:
+        fit = ImageFit(start.model.image_size, partial(fit_image, how=start.model.image_fit))
+        sources = open_sources(command, fit, console)
+        policy = _policy(command, start, sources, console)
+    _describe(command, start, policy, console)
     started = time.monotonic()
     result, targets = _fit(command, policy, start, sources, console)
     state = state_path(command.out)
@@ -112,7 +120,10 @@ def state_path(out: Path) -> Path:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Start:
-    """What training begins from: random weights of a preset's `model`, or the policy in `folder`, for any robot."""
+    """What training begins from: random weights of a preset's `model`, or the policy in `folder`, for any robot.
+
+    model: None of a registered policy, which says all itself.
+    """
 
     family: PolicyFamily
     model: Any
@@ -130,11 +141,15 @@ class _Start:
 
 def _start(command: SftCommand) -> _Start:
     if not command.checkpoint:
+        if command.policy in CUSTOM_POLICIES:
+            return _Start(FAMILIES[CUSTOM], None, 0)
         family = FAMILIES[command.policy or "openvla"]
         return _Start(family, family.preset(command.preset or "nano", "official"), command.chunk_len or 8)
     folder = policy_folder(command.checkpoint)
     said = PublishedOptions(preset=command.preset, tokenizer=command.tokenizer, variant=command.variant)
     request = said.options_for(folder, command.policy)
+    if request.family.name == CUSTOM:
+        raise UserError(f"{folder} holds a policy of your own: sft begins from what registers it, --policy NAME.")
     policy = load_weights(folder, request)
     predicts = getattr(policy.config, "horizon", policy.chunk_len)
     return _Start(request.family, policy.config, command.chunk_len or predicts, folder, policy)
@@ -157,13 +172,33 @@ def _policy(command: SftCommand, start: _Start, sources: Sequence[Source], conso
         if policy.resized:
             parts = ", ".join(sorted(policy.resized))
             console.print(f"for another robot's sizes, in part new and zero: {parts}", soft_wrap=True)
+    return policy
+
+
+def _registered(command: SftCommand, start: _Start, sources: Sequence[Source]) -> tuple[Any, _Start]:
+    """A registered policy for what the data shows, and how many control steps it predicts."""
+    if len({source.key for source in sources}) > 1:
+        raise UserError("a policy of your own has no statistics by data set: add --statistics joint")
+    policy = new_for_data(str(command.policy), data_info(sources[0]), command.seed)
+    return policy, dataclasses.replace(start, chunk_len=getattr(policy, "horizon", policy.chunk_len))
+
+
+def _describe(command: SftCommand, start: _Start, policy: Any, console: Console) -> None:
+    """Say what learns, and bring it to its device."""
     parameters = sum(p.numel() for p in policy.parameters())
     trained = sum(p.numel() for p in policy.parameters() if p.requires_grad)
     some = f" ({trained / 1e6:.2f} M train)" if trained < parameters else ""
-    size = f"{policy.architecture} {command.preset or 'nano'}" if start.folder is None else policy.architecture
+    size = _kind(command, policy) + (f" {_preset(command, start)}".rstrip() if start.folder is None else "")
     console.print(f"{size}: {parameters / 1e6:.2f} M parameters{some}, chunks of {start.chunk_len} steps")
     policy.to("cuda" if torch.cuda.is_available() else "cpu")
-    return policy
+
+
+def _kind(command: SftCommand, policy: Any) -> str:
+    return str(command.policy) if policy.architecture == CUSTOM else policy.architecture
+
+
+def _preset(command: SftCommand, start: _Start) -> str:
+    return command.preset or ("" if command.checkpoint or start.model is None else "nano")
 
 
 def _prepare(command: SftCommand, family: PolicyFamily, policy: AnyPolicy, folder: Path) -> None:
@@ -226,8 +261,8 @@ def _identity(
     }
     return {
         "dataset": sources[0].fingerprint,
-        "policy": policy.architecture,
-        "preset": command.preset or ("" if command.checkpoint else "nano"),
+        "policy": _kind(command, policy),
+        "preset": _preset(command, start),
         "chunk_len": start.chunk_len,
         "cameras": sources[0].data.camera_names,
         "gripper": command.gripper,
@@ -256,7 +291,7 @@ def _measure(policy: AnyPolicy, batch: SftBatch) -> dict[str, float]:
 def _provenance(command: SftCommand, start: _Start, sources: Sequence[Source], line: str) -> dict[str, Any]:
     """What the checkpoint says of how it was made."""
     first = sources[0]
-    own = {"preset": command.preset or ("" if command.checkpoint else "nano"), "chunk_len": start.chunk_len}
+    own = {"preset": _preset(command, start), "chunk_len": start.chunk_len}
     own |= {name: getattr(command, name) for name in ("gripper", "lora_rank", "train_expert_only")}
     several: dict[str, Any] = {}
     if len(sources) > 1:

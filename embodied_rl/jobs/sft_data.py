@@ -21,6 +21,7 @@ from embodied_rl.policies.checkpoints.hub import is_repository, resolve, source_
 from embodied_rl.policies.family import FreshRequest, Room
 from embodied_rl.sim.mujoco.vec_env import CAMERAS, CONTROL_HZ
 from embodied_rl.utils.words import counted, same_rate
+from embodied_rl.vec_env import EnvInfo
 
 Names = tuple[str, ...]
 
@@ -71,7 +72,7 @@ def _folder(name: str) -> Path:
     return resolve(name, "dataset") if is_repository(name) else Path(name)
 
 
-def open_sources(command: SftCommand, fit: ImageFit, console: Console) -> list[Source]:
+def open_sources(command: SftCommand, fit: ImageFit | None, console: Console) -> list[Source]:
     """Read the data sets and say what they are.
 
     Raises:
@@ -94,7 +95,7 @@ def _open(
     weight: float,
     folder: Path,
     cameras: Sequence[tuple[int, str]],
-    fit: ImageFit,
+    fit: ImageFit | None,
     console: Console,
 ) -> Source:
     data = lerobot.load(folder, [camera for _, camera in cameras], fit)
@@ -121,7 +122,8 @@ def _open(
         say(cut)
     if isinstance(data.images, Frames):
         data.images.cache_bytes = int(command.image_cache_gib * 2**30 / len(command.data))
-        if others := {size for size in data.images.sizes if size != (fit.size, fit.size)}:
+        others = set[tuple[int, int]]() if fit is None else set(data.images.sizes) - {(fit.size, fit.size)}
+        if fit is not None and others:
             shapes = ", ".join(f"{height} x {width}" for height, width in sorted(others))
             say(f"images of {shapes} are resized to {fit.size} x {fit.size}")
     if data.own_units:
@@ -154,6 +156,29 @@ def _name_statistics(command: SftCommand, sources: list[Source], console: Consol
         f"statistics: each data set its own, by key; share of the samples: {shares}. The policy acts as {keys[0]} "
         f"unless --unnorm-key says otherwise",
         soft_wrap=True,
+    )
+
+
+def data_info(source: Source) -> EnvInfo:
+    """What the demonstrations show, as an env says it; actions in own units lie between the data's extremes."""
+    data = source.data
+    dim, low, high = data.action.shape[1], -1.0, 1.0
+    if data.own_units:
+        low, high = data.action.min(axis=0), data.action.max(axis=0)
+        low, high = np.where(low < high, low, low - 1e-3), np.where(low < high, high, high + 1e-3)
+    return EnvInfo(
+        backend="data",
+        suite=source.key,
+        simulator="demonstrations",
+        renderer="none",
+        cameras=tuple(data.camera_names),
+        image_shape=(data.images.shape[2], data.images.shape[3]),
+        proprio_dim=data.state.shape[1],
+        action_dim=dim,
+        action_low=tuple(np.broadcast_to(low, dim).astype(float).tolist()),
+        action_high=tuple(np.broadcast_to(high, dim).astype(float).tolist()),
+        control_hz=source.control_hz,
+        max_episode_steps=int(np.diff(data.starts).max()),
     )
 
 

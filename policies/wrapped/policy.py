@@ -68,7 +68,7 @@ class WrappedPolicy(nn.Module):
         self.register_buffer("offset", (head.bounds[1] + head.bounds[0]) / 2)
         self.register_buffer("scale", (head.bounds[1] - head.bounds[0]) / 2)
         self.with_value = False
-        self.chunk_len = head.chunk_len
+        self.chunk_len, self.horizon = head.chunk_len, head.horizon
         self.action_dim = self.terms_per_step = head.action_dim
 
     @property

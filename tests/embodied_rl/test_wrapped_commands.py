@@ -15,6 +15,7 @@ from embodied_rl.cli import main
 from embodied_rl.errors import UserError
 from embodied_rl.factory.policies import policy_folder
 from embodied_rl.telemetry.metrics import read_metrics
+from tests.embodied_rl.data.by_hand import make
 from tests.embodied_rl.test_plugins import MODULE, PACKAGE, SMALL, line
 from tests.registered import modules_of
 
@@ -81,3 +82,54 @@ def test_another_networks_checkpoint_is_refused_in_one_line(run: Path, capsys: p
         erl.load_policy(run, into=other)
     assert main(["export", "--checkpoint", str(run), "--out", "nowhere"]) == 2
     assert line(capsys) == "a custom policy has no published layout: take --layout native."
+
+
+STEPS = ("--batch-size", "8", "--warmup", "1", "--val-every", "20", "--lr", "3e-3", "--threads", "1")
+
+
+def test_imitation_begins_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same command gives the same weights; PPO goes on from them."""
+    data, whole, out = make(tmp_path / "data"), tmp_path / "whole", tmp_path / "out"
+    words = ["sft", str(data), "--policy", "tiny_vla", *NAMED[3:], "--steps", "20", "--validation", "0.34", *STEPS]
+    assert main([*words, "--out", str(whole)]) == 0
+    history = json.loads((whole / "provenance.json").read_text())["history"]
+    assert history[-1]["loss"] < 2.0  # of log(9) at the start
+    assert "val_token_accuracy" in history[-1]
+    assert "tiny_vla: 0.34 M parameters, chunks of 4 steps" in capsys.readouterr().out
+    assert main([*words, "--out", str(out)]) == 0
+    assert all(torch.equal(weights(whole)[name], value) for name, value in weights(out).items())
+    assert weights(trained(tmp_path / "run", *PPO, "--policy.checkpoint", str(out))).keys() == weights(out).keys()
+
+
+def test_a_robots_own_units_come_back(tmp_path: Path) -> None:
+    """Fourteen joints beyond 1, one camera: the data's extremes are the bounds of actions."""
+    data, out = make(tmp_path / "data", fps=50, actions=14, scale=3.0, sizes={"top": (64, 64)}), tmp_path / "out"
+    words = ["sft", str(data), "--gripper", "none", "--policy", "tiny_vla", *NAMED[3:], "--steps", "2", *STEPS]
+    assert main([*words, "--out", str(out)]) == 0
+    policy = erl.load_policy(out)
+    info = policy.made_for.info
+    assert (info.action_dim, info.cameras, info.control_hz) == (14, ("top",), 50)
+    assert max(info.action_high) > 1.5
+    torch.testing.assert_close(policy.offset + policy.scale, torch.tensor(info.action_high))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--policy", "tiny_vla", "--preset", "nano"), "--preset does not apply to 'tiny_vla'"),
+        (("--policy", "tiny_vla", "--checkpoint", "x"), "--checkpoint does not apply to 'tiny_vla'"),
+        (("--policy", "tiny_vlo"), "unknown policy 'tiny_vlo'. Did you mean 'tiny_vla'?"),
+    ],
+)
+def test_what_imitation_of_it_does_not_take_is_one_line(
+    words: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sft", str(tmp_path), "--out", str(tmp_path / "out"), *words, *NAMED[3:]]) == 2
+    assert line(capsys).startswith(said)
+
+
+def test_imitation_from_its_checkpoint_says_what_to_name(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sft", str(tmp_path), "--out", str(tmp_path / "out"), "--checkpoint", str(run)]) == 2
+    assert line(capsys).endswith("sft begins from what registers it, --policy NAME.")
