@@ -53,7 +53,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "runs": (
         ("embodied-rl runs list", "what is in runs/"),
-        ("embodied-rl runs compare runs/NAME", "is it inside the band of its recipe?"),
+        ("embodied-rl runs compare runs/NAME", "is it inside the interval of its recipe's reference runs?"),
         ("embodied-rl runs compare runs/A runs/B", "what differs, and success on the same states"),
     ),
     "demo": (

@@ -30,8 +30,9 @@ Find a training run, see what it was, and whether it went as it should.
 
   list     every run in FOLDER (runs): what it trains, how far it is, success
   show     config, versions, machine and success of one; where it will end
-  compare  one run: is it inside the band of its recipe's card? exit code 1
-           if not. Two runs: what differs, and success on the same states
+  compare  one run: is it inside the prediction interval of its recipe's
+           reference runs? exit code 1 if not. Two runs: what differs, and
+           success on the same states
   rerun    train again as the run's config says, in a new folder
   export   runs.json and metrics.parquet of one or several runs
 """
@@ -55,12 +56,12 @@ class ShowCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class CompareCommand:
-    """A run with its recipe's card, or two runs with each other."""
+    """A run with its recipe's reference runs, or two runs with each other."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Folders of one or two runs."""
     recipe: str | None = None
-    """Whose card one run is compared with (None: the one that trains the same)."""
+    """Recipe with whose reference runs one run is compared (None: the one that trains the same)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +85,7 @@ class ExportRunsCommand:
 
 
 def main(argv: list[str]) -> int:
-    """Run the command: 0, or 1 where a run lies outside its band."""
+    """Run the command: 0, or 1 where a run lies outside the prediction interval."""
     action, rest = (argv[0], argv[1:]) if argv else ("", [])
     if action not in ACTIONS and wants_help(argv):
         print(USAGE + "\n".join(example_lines("runs")))
@@ -144,26 +145,30 @@ def _compare(command: CompareCommand) -> int:
         return 0
     if len(command.runs) != 1:
         raise UserError("runs compare takes one run or two.")
-    return _band(command)
+    return _against_reference(command)
 
 
-def _band(command: CompareCommand) -> int:
-    """One run against the card of its recipe."""
-    from embodied_rl.jobs.recipe_cards import card_for, cards
+def _against_reference(command: CompareCommand) -> int:
+    """One run against the reference runs of its recipe."""
+    from embodied_rl.jobs.reference_runs import reference_for, reference_runs
     from embodied_rl.jobs.run_records import read_record
-    from embodied_rl.studies.compare import band_lines
+    from embodied_rl.studies.compare import reference_lines
 
     record = read_record(command.runs[0])
-    if command.recipe and command.recipe not in cards():
-        raise UserError(f"no card of '{command.recipe}'.{suggest(command.recipe, cards())}")
-    card = cards()[command.recipe] if command.recipe else card_for(record.config)
-    if card is None:
-        names = ", ".join(cards())
-        raise UserError(f"{record.folder}: no recipe card trains the same; name one with --recipe: {names}.")
-    lines, inside = band_lines(record, card)
+    if command.recipe and command.recipe not in reference_runs():
+        raise UserError(
+            f"there are no reference runs of '{command.recipe}'.{suggest(command.recipe, reference_runs())}"
+        )
+    reference = reference_runs()[command.recipe] if command.recipe else reference_for(record.config)
+    if reference is None:
+        names = ", ".join(reference_runs())
+        raise UserError(f"{record.folder}: no recipe with reference runs trains the same; name one: --recipe {names}.")
+    lines, inside = reference_lines(record, reference)
     LastingConsole().facts(lines)
     if inside is None:
-        raise UserError(f"{record.folder} is not evaluated where the card of {card.recipe} is: train on, then compare")
+        raise UserError(
+            f"{record.folder} is not evaluated where the reference runs of {reference.recipe} are: train on."
+        )
     return 0 if inside else 1
 
 

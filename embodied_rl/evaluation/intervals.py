@@ -74,7 +74,7 @@ def mean_interval(scores: Sequence[float]) -> tuple[float, float, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Band:
+class PredictionInterval:
     """Success of recorded runs, and where another one is expected with 95 % probability."""
 
     mean: float
@@ -85,7 +85,7 @@ class Band:
         return self.low <= rate <= self.high
 
 
-def prediction_band(rates: Sequence[float], episodes: int) -> Band:
+def prediction_interval(rates: Sequence[float], episodes: int) -> PredictionInterval:
     """Student's 95 % prediction interval for one more run, cut to [0, 1].
 
     Args:
@@ -103,4 +103,4 @@ def prediction_band(rates: Sequence[float], episodes: int) -> Band:
     mean = fmean(rates)
     chance = math.sqrt(max(mean * (1 - mean), 1 / episodes) / episodes)
     reach = float(t.ppf(0.975, count - 1)) * max(stdev(rates), chance) * math.sqrt(1 + 1 / count)
-    return Band(mean, max(0.0, mean - reach), min(1.0, mean + reach))
+    return PredictionInterval(mean, max(0.0, mean - reach), min(1.0, mean + reach))

@@ -9,7 +9,7 @@ from typing import Any
 
 from embodied_rl.config.train import TrainConfig, kind_of, load_yaml, to_dict
 from embodied_rl.errors import UserError
-from embodied_rl.evaluation.forecast import Forecast, Rate, forecast
+from embodied_rl.evaluation.extrapolation import Extrapolation, Rate, extrapolate
 from embodied_rl.jobs.run_folder import CONFIG_FILE
 from embodied_rl.jobs.run_info import RUN_INFO, Session, read_run_info
 from embodied_rl.telemetry.metrics import read_metrics
@@ -80,7 +80,7 @@ class RunRecord:
             return "", ""
         return _figure(found[0][1]), _figure(found[-1][1]) if found[-1][0] else ""
 
-    def forecast(self) -> Forecast | None:
+    def extrapolate(self) -> Extrapolation | None:
         """Where the run will end, from what it has measured; None where that says nothing of success."""
         total, rollouts = self.config.iterations, self._rollouts()
         evaluated = [
@@ -88,7 +88,7 @@ class RunRecord:
             for step, row in self.evaluations().items()
             if step and "eval/success" in row
         ]
-        return forecast(rollouts, evaluated) if rollouts or evaluated else None
+        return extrapolate(rollouts, evaluated) if rollouts or evaluated else None
 
     def _rollouts(self) -> list[Rate]:
         """Success of the training episodes that are like those evaluated: unperturbed ones.

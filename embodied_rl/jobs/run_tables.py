@@ -9,7 +9,7 @@ from typing import Any
 
 from embodied_rl.errors import UserError
 from embodied_rl.jobs.describe import memory_words, run_words
-from embodied_rl.jobs.recipe_cards import card_for, card_line
+from embodied_rl.jobs.reference_runs import reference_for, reference_line
 from embodied_rl.jobs.run_records import RunRecord, find_runs, read_record
 from embodied_rl.telemetry.tables import NOT_REPEATABLE
 from embodied_rl.utils.output import replace_text
@@ -83,19 +83,19 @@ def show_lines(record: RunRecord) -> list[str]:
     before, after = record.ends()
     rows["held-out"] = " -> ".join(part for part in (before, after) if part) or "not evaluated yet"
     lines = [f"  {name:<12}{value}" for name, value in rows.items()]
-    card = card_for(record.config)
-    if card is not None:
-        lines.append(f"  {'recipe card':<12}{card_line(card)}")
-    return lines + forecast_lines(record)
+    reference = reference_for(record.config)
+    if reference is not None:
+        lines.append(f"  {'reference':<12}{reference_line(reference)}")
+    return lines + extrapolation_lines(record)
 
 
-def forecast_lines(record: RunRecord) -> list[str]:
+def extrapolation_lines(record: RunRecord) -> list[str]:
     """Where an unfinished run will end."""
-    if record.finished or (said := record.forecast()) is None:
+    if record.finished or (said := record.extrapolate()) is None:
         return []
     share = record.updates / record.config.iterations
     interval = f"{said.low:.1%} to {said.high:.1%}"
-    return [f"  {'forecast':<12}{said.expected:.1%} at the end ({interval}), from {share:.0%} of the run"]
+    return [f"  {'at the end':<12}{said.expected:.1%} ({interval}), extrapolated from {share:.0%} of the run"]
 
 
 def export_runs(records: Sequence[RunRecord], out: Path) -> None:

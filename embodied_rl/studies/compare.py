@@ -10,39 +10,39 @@ from embodied_rl.config.train import TrainConfig, to_dict
 from embodied_rl.evaluation.change import Change, paired_change
 from embodied_rl.evaluation.evaluate import EvalReport
 from embodied_rl.jobs.describe import run_words
-from embodied_rl.jobs.recipe_cards import RecipeCard, card_line
+from embodied_rl.jobs.reference_runs import ReferenceRuns, reference_line
 from embodied_rl.jobs.run_folder import MAY_DIFFER, flat
 from embodied_rl.jobs.run_records import RunRecord
-from embodied_rl.jobs.run_tables import forecast_lines
+from embodied_rl.jobs.run_tables import extrapolation_lines
 from embodied_rl.telemetry.info import EarlierRunInfo, RunInfo
 from embodied_rl.telemetry.observer import evaluation_path, read_evaluation
 from embodied_rl.telemetry.tables import change_words
 from embodied_rl.utils.words import counted
 
 
-def band_lines(record: RunRecord, card: RecipeCard) -> tuple[list[str], bool | None]:
-    """Each evaluation in the band of its recipe; and whether the newest of them is inside, None where there is none."""
-    changed = config_changes(configs.get(card.recipe), record.config)
-    lines = [f"  {record.folder} against the recipe card {card_line(card)}"]
+def reference_lines(record: RunRecord, reference: ReferenceRuns) -> tuple[list[str], bool | None]:
+    """Each evaluation and the prediction interval of its recipe; and whether the newest is inside, None without one."""
+    changed = config_changes(configs.get(reference.recipe), record.config)
+    lines = [f"  {record.folder} against the reference runs of {reference_line(reference)}"]
     lines += [
         f"  {name}: {now!r}, the recipe has {then!r}"
         for name, (then, now) in changed.items()
         if then != "auto" or not _machines_choice(name, record.config.suite)
     ]
     inside: bool | None = None
-    for point in card.curve:
+    for point in reference.curve:
         row = record.evaluations().get(point.update)
         if row is None or "eval/success" not in row:
             continue
         rate = row["eval/success"]
-        inside = rate in point.band
+        inside = rate in point.interval
         place = "inside" if inside else "OUTSIDE"
-        band = f"{point.band.low:.1%} to {point.band.high:.1%}"
-        lines.append(f"  after {point.update:>3} updates: {rate:.1%}, {place} the band {band}")
+        interval = f"{point.interval.low:.1%} to {point.interval.high:.1%}"
+        lines.append(f"  after {point.update:>3} updates: {rate:.1%}, {place} the prediction interval {interval}")
     if inside is None:
-        at = ", ".join(str(point.update) for point in card.curve)
-        lines.append(f"  not judged: the card has evaluations after {at} updates, {progress_of(record)}")
-    return lines + forecast_lines(record), inside
+        at = ", ".join(str(point.update) for point in reference.curve)
+        lines.append(f"  not judged: the reference runs have evaluations after {at} updates, {progress_of(record)}")
+    return lines + extrapolation_lines(record), inside
 
 
 def progress_of(record: RunRecord) -> str:

@@ -14,7 +14,7 @@ from embodied_rl.cli import main
 from embodied_rl.config.train import TrainConfig, dump_yaml
 from embodied_rl.configs import get
 from embodied_rl.evaluation.evaluate import report
-from embodied_rl.jobs.recipe_cards import card_for, cards
+from embodied_rl.jobs.reference_runs import reference_for, reference_runs
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.telemetry.metrics import MetricsLog
 from embodied_rl.telemetry.observer import evaluation_path
@@ -106,7 +106,7 @@ def test_a_run_that_has_not_ended_shows_what_it_has(tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.parametrize(("wins", "inside"), [(45, True), (30, False), (22, False)])
-def test_a_run_is_inside_its_recipes_band_or_not(
+def test_a_run_is_inside_its_recipes_interval_or_not(
     wins: int, inside: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     env = replace(RECIPE.env, renderer="raycast", physics_version="current")  # what the recipe's 'auto' became
@@ -114,7 +114,7 @@ def test_a_run_is_inside_its_recipes_band_or_not(
     run = write_run(tmp_path / "run", config, wins)
     assert main(["runs", "compare", str(run)]) == (0 if inside else 1)
     said = capsys.readouterr().out
-    assert f"after  30 updates: {wins / 50:.1%}, {'inside' if inside else 'OUTSIDE'} the band" in said
+    assert f"after  30 updates: {wins / 50:.1%}, {'inside' if inside else 'OUTSIDE'} the prediction interval" in said
     assert "learner.lr: 0.001, the recipe has 0.0002" in said
     assert said.count("the recipe has") == 1
 
@@ -149,13 +149,13 @@ def test_rerun_trains_the_same_again(finished: Path, tmp_path: Path, capsys: pyt
     assert "difference +0.0 points" in capsys.readouterr().out
 
 
-def test_a_card_is_found_for_what_trains_the_same_alone() -> None:
-    for name in cards():
-        card = card_for(get(name))
-        assert card is not None
-        assert card.recipe == name
-    assert card_for(replace(RECIPE, suite="tabletop_goal")) is None
-    assert card_for(get("tabletop_openvla_grpo")) is None
+def test_reference_runs_are_found_for_what_trains_the_same_alone() -> None:
+    for name in reference_runs():
+        reference = reference_for(get(name))
+        assert reference is not None
+        assert reference.recipe == name
+    assert reference_for(replace(RECIPE, suite="tabletop_goal")) is None
+    assert reference_for(get("tabletop_openvla_grpo")) is None
 
 
 @pytest.mark.parametrize(
@@ -181,14 +181,16 @@ def test_bad_input_is_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_without_a_card_or_an_evaluation_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_reference_runs_or_an_evaluation_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     other = write_run(tmp_path / "a", replace(RECIPE, suite="tabletop_goal"))
     assert main(["runs", "compare", str(other)]) == 2
-    assert "name one with --recipe" in capsys.readouterr().err
+    assert "name one: --recipe" in capsys.readouterr().err
     assert main(["runs", "compare", str(other), "--recipe", "tabletop_openvla_ppo"]) == 0
     early = write_run(tmp_path / "b", RECIPE, updates=5)
     assert main(["runs", "compare", str(early)]) == 2
     said = capsys.readouterr()
-    assert "not judged: the card has evaluations after 10, 20, 30 updates" in said.out
+    assert "not judged: the reference runs have evaluations after 10, 20, 30 updates" in said.out
     assert "made 5 of 30 updates and was last evaluated after 0: " in said.out  # what it has is shown all the same
-    assert "is not evaluated where the card" in said.err
+    assert "is not evaluated where the reference runs of" in said.err

@@ -1,4 +1,4 @@
-"""What a run's forecast goes by: training episodes that are like those evaluated, and evaluations."""
+"""What a run is extrapolated from: training episodes that are like those evaluated, and evaluations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from embodied_rl.config.train import TrainConfig
-from embodied_rl.evaluation.forecast import Rate, forecast
+from embodied_rl.evaluation.extrapolation import Rate, extrapolate
 from embodied_rl.jobs.run_records import RunRecord
 from embodied_rl.rollout.config import RolloutConfig
 from tests.run_info import run_info
@@ -27,8 +27,8 @@ def record(config: TrainConfig, *, evaluated: bool = True) -> RunRecord:
 
 def test_an_adaptive_samplers_episodes_say_nothing_of_the_tasks() -> None:
     adaptive = replace(PLAIN, rollout=RolloutConfig(sampler="adaptive"))
-    assert record(adaptive).forecast() == forecast([], [Rate(0.5, 0.8, 250.0)]) != record(PLAIN).forecast()
-    assert record(adaptive, evaluated=False).forecast() is None
+    assert record(adaptive).extrapolate() == extrapolate([], [Rate(0.5, 0.8, 250.0)]) != record(PLAIN).extrapolate()
+    assert record(adaptive, evaluated=False).extrapolate() is None
 
 
 @pytest.mark.parametrize("share", [None, 0.5])
@@ -36,4 +36,4 @@ def test_perturbed_episodes_say_nothing_of_those_evaluated(share: float | None) 
     config = replace(PLAIN, perturb=("light",), perturb_share=share)
     count = 128.0 * (0.25 if share is None else 0.5)
     rates = [Rate(step / 20, 0.7, count) for step in range(10)]
-    assert record(config, evaluated=False).forecast() == forecast(rates, [])
+    assert record(config, evaluated=False).extrapolate() == extrapolate(rates, [])

@@ -30,7 +30,7 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class Extrapolation:
     """Success on held-out states at the end of the run: the expected one and a 95 % interval."""
 
     expected: float
@@ -38,7 +38,7 @@ class Forecast:
     high: float
 
 
-def forecast(rollouts: Sequence[Rate], evaluations: Sequence[Rate]) -> Forecast:
+def extrapolate(rollouts: Sequence[Rate], evaluations: Sequence[Rate]) -> Extrapolation:
     """Weigh every sigmoid of a grid by how well it explains the run so far.
 
     Sampled actions succeed at lo + (up - lo) / (1 + exp((mid - t) / width)); greedy ones, as evaluated, at these odds
@@ -49,17 +49,17 @@ def forecast(rollouts: Sequence[Rate], evaluations: Sequence[Rate]) -> Forecast:
         evaluations: on held-out states, after at least one update: before the first one the policy is another's work.
 
     Returns:
-        The forecast for time 1.
+        The success at time 1.
 
     Raises:
         ValueError: nothing was measured.
 
     Example:
-        >>> forecast([Rate(t / 30, 0.6 + t / 100, 128) for t in range(15)], []).expected
+        >>> extrapolate([Rate(t / 30, 0.6 + t / 100, 128) for t in range(15)], []).expected
         0.83...
     """
     if not rollouts and not evaluations:
-        raise ValueError("a forecast needs at least one measured rate")
+        raise ValueError("an extrapolation needs at least one measured rate")
     low, up, mid, width, gain = _grid()
 
     def sampled(time: float) -> Array:
@@ -81,7 +81,7 @@ def forecast(rollouts: Sequence[Rate], evaluations: Sequence[Rate]) -> Forecast:
     order = np.argsort(end, kind="stable")
     reached = np.cumsum(weight[order])
     low_end, high_end = (float(end[order[min(np.searchsorted(reached, q), len(end) - 1)]]) for q in (0.025, 0.975))
-    return Forecast(float(weight @ end), low_end, high_end)
+    return Extrapolation(float(weight @ end), low_end, high_end)
 
 
 def _grid() -> tuple[Array, ...]:

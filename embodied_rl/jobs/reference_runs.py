@@ -1,6 +1,6 @@
-"""Recipe cards: what a user of a recipe should see.
+"""Reference runs of the recipes: what a user of a recipe should see.
 
-Read from assets/reference_runs.yaml, which `benchmarks/lab/cards.py` makes of recorded runs.
+Read from assets/reference_runs.yaml, which `benchmarks/lab/reference_runs.py` makes of recorded runs.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import yaml
 
 from embodied_rl import assets, configs
 from embodied_rl.config.train import TrainConfig, kind_of
-from embodied_rl.evaluation.intervals import Band
+from embodied_rl.evaluation.intervals import PredictionInterval
 from embodied_rl.utils.words import counted
 
-CARDS = Path(assets.__file__).with_name("reference_runs.yaml")
+REFERENCE_RUNS = Path(assets.__file__).with_name("reference_runs.yaml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,11 @@ class Point:
     """Success on held-out states after so many updates, of all recorded runs together."""
 
     update: int
-    band: Band
+    interval: PredictionInterval
 
 
 @dataclass(frozen=True, slots=True)
-class RecipeCard:
+class ReferenceRuns:
     """What recorded runs of a recipe gave.
 
     Args:
@@ -54,35 +54,37 @@ class RecipeCard:
 
 
 @cache
-def cards() -> dict[str, RecipeCard]:
-    """Every card by its recipe's name."""
+def reference_runs() -> dict[str, ReferenceRuns]:
+    """The reference runs of every recipe that has some, by its name."""
     found = {}
-    for recipe, data in yaml.safe_load(CARDS.read_text(encoding="utf-8")).items():
-        curve = tuple(Point(row["update"], Band(row["mean"], row["low"], row["high"])) for row in data["curve"])
+    for recipe, data in yaml.safe_load(REFERENCE_RUNS.read_text(encoding="utf-8")).items():
+        curve = tuple(
+            Point(row["update"], PredictionInterval(row["mean"], row["low"], row["high"])) for row in data["curve"]
+        )
         minutes = data["cpu_minutes"]
-        found[recipe] = RecipeCard(
+        found[recipe] = ReferenceRuns(
             recipe, data["source"], data["runs"], data["episodes"], tuple(minutes) if minutes else None, curve
         )
     return found
 
 
-def card_for(config: TrainConfig) -> RecipeCard | None:
-    """The card of the recipe that trains the same kind of policy on the same tasks by the same algorithm, or None."""
-    for name, card in cards().items():
+def reference_for(config: TrainConfig) -> ReferenceRuns | None:
+    """Those of the recipe that trains the same kind of policy on the same tasks by the same algorithm, or None."""
+    for name, reference in reference_runs().items():
         recipe = configs.get(name)
         same = all(kind_of(part, getattr(config, part)) == kind_of(part, getattr(recipe, part)) for part in _KINDS)
         if same and (config.suite, config.tasks) == (recipe.suite, recipe.tasks) and _explores_alike(config, recipe):
-            return card
+            return reference
     return None
 
 
-def card_line(card: RecipeCard) -> str:
+def reference_line(reference: ReferenceRuns) -> str:
     """What a user should see."""
-    band, minutes = card.end.band, card.cpu_minutes
+    interval, minutes = reference.end.interval, reference.cpu_minutes
     cost = f"; {' to '.join(dict.fromkeys(f'{value:.0f}' for value in minutes))} CPU minutes" if minutes else ""
     return (
-        f"{card.recipe}: {band.mean:.1%} after {card.end.update} updates, another run in {band.low:.1%} to "
-        f"{band.high:.1%} ({counted(card.runs, 'run')}, {card.source}){cost}"
+        f"{reference.recipe}: {interval.mean:.1%} after {reference.end.update} updates, another run in "
+        f"{interval.low:.1%} to {interval.high:.1%} ({counted(reference.runs, 'run')}, {reference.source}){cost}"
     )
 
 

@@ -1,7 +1,7 @@
 """Makes assets/reference_runs.yaml from the recorded runs of docs/results.
 
-`python -m embodied_rl.benchmarks.lab.cards`; with `--check` it prints how each recorded run lies in the band that the
-others of its recipe make, and where half of it says that it will end.
+`python -m embodied_rl.benchmarks.lab.reference_runs`; with `--check` it prints how each recorded run lies in the
+prediction interval of the others of its recipe, and the extrapolation from half of it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import tyro
 import yaml
 
 from embodied_rl.benchmarks.lab.curves import ALL_TASKS, Point, evaluations, read_csv
-from embodied_rl.evaluation.forecast import Forecast, Rate, forecast
-from embodied_rl.evaluation.intervals import prediction_band
-from embodied_rl.jobs.recipe_cards import CARDS
+from embodied_rl.evaluation.extrapolation import Extrapolation, Rate, extrapolate
+from embodied_rl.evaluation.intervals import prediction_interval
+from embodied_rl.jobs.reference_runs import REFERENCE_RUNS
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
-_NOTE = "# Made by `python -m embodied_rl.benchmarks.lab.cards` from docs/results: change nothing here.\n"
+_NOTE = "# Made by `python -m embodied_rl.benchmarks.lab.reference_runs` from docs/results: change nothing here.\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def measured(run: Sequence[Point]) -> list[Point]:
     return [point for point in points if point.update > 0]
 
 
-def halfway(run: Sequence[Point], episodes: int) -> Forecast:
+def halfway(run: Sequence[Point], episodes: int) -> Extrapolation:
     """What the first half of a run says about its end."""
     last = run[-1].update
     each = run[-1].episodes / last
@@ -74,20 +74,20 @@ def halfway(run: Sequence[Point], episodes: int) -> Forecast:
         for point in early
         if point.success is not None and point.update > 0
     ]
-    return forecast(rollouts, evaluated)
+    return extrapolate(rollouts, evaluated)
 
 
-def cards_yaml() -> str:
+def reference_yaml() -> str:
     """The whole file."""
-    return _NOTE + yaml.safe_dump({item.recipe: _card(item) for item in RECORDED}, sort_keys=False)
+    return _NOTE + yaml.safe_dump({item.recipe: _reference(item) for item in RECORDED}, sort_keys=False)
 
 
-def _card(item: Recorded) -> dict[str, object]:
+def _reference(item: Recorded) -> dict[str, object]:
     runs = [measured(run) for run in item.runs()]
     curve = []
     for points in zip(*runs, strict=True):
-        band = prediction_band([point.success for point in points if point.success is not None], item.episodes)
-        figures = {"mean": band.mean, "low": band.low, "high": band.high}
+        interval = prediction_interval([point.success for point in points if point.success is not None], item.episodes)
+        figures = {"mean": interval.mean, "low": interval.low, "high": interval.high}
         curve.append({"update": points[0].update} | {name: round(value, 4) for name, value in figures.items()})
     minutes = [point.cpu_minutes for run in item.runs() for point in run if point.cpu_minutes is not None]
     return {
@@ -100,33 +100,34 @@ def _card(item: Recorded) -> dict[str, object]:
 
 
 def check() -> None:
-    """Print, for each recorded run, the band of the others and the forecast from its first half."""
-    print(f"{'recipe':<28}{'run':>4}{'end':>8}{'band of the others':>22}{'':>9}{'half-run forecast':>28}{'off by':>8}")
+    """Print, for each recorded run, the prediction interval of the others and the extrapolation from its first half."""
+    print(f"{'recipe':<28}{'run':>4}{'end':>8}{'interval of others':>22}{'':>9}{'from half the run':>28}{'off by':>8}")
     for item in RECORDED:
         runs = item.runs()
         ends = [float(measured(run)[-1].success or 0.0) for run in runs]
         for number, run in enumerate(runs):
             others = [end for index, end in enumerate(ends) if index != number]
-            band = prediction_band(others, item.episodes)
+            interval = prediction_interval(others, item.episodes)
+            low, high = f"{interval.low:.1%}", f"{interval.high:.1%}"
             said = halfway(run, item.episodes)
-            place = "inside" if ends[number] in band else "OUTSIDE"
+            place = "inside" if ends[number] in interval else "OUTSIDE"
             print(
-                f"{item.recipe:<28}{number:>4}{ends[number]:>8.1%}{f'{band.low:.1%} to {band.high:.1%}':>22}{place:>9}"
+                f"{item.recipe:<28}{number:>4}{ends[number]:>8.1%}{f'{low} to {high}':>22}{place:>9}"
                 f"{f'{said.expected:.1%} ({said.low:.1%} to {said.high:.1%})':>28}{said.expected - ends[number]:>+8.1%}"
             )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cards:
-    """Make the recipe cards from the recorded runs."""
+class Options:
+    """Make the reference runs of the recipes from the recorded runs."""
 
     check: bool = False
-    """Only print how the recorded runs lie in their bands, and what half of each says about its end."""
+    """Only print how the recorded runs lie in the prediction intervals, and the extrapolation from half of each."""
 
 
 if __name__ == "__main__":
-    if tyro.cli(Cards).check:
+    if tyro.cli(Options).check:
         check()
     else:
-        CARDS.write_text(cards_yaml(), encoding="utf-8")
+        REFERENCE_RUNS.write_text(reference_yaml(), encoding="utf-8")
     sys.exit(0)

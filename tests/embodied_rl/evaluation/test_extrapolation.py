@@ -1,4 +1,4 @@
-"""Bands and forecasts: by hand, on the recorded runs, and on a learner whose rewards are shuffled."""
+"""Prediction intervals and extrapolation by hand, on the recorded runs, and on a learner with shuffled rewards."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from pathlib import Path
 
 import pytest
 
-from embodied_rl.benchmarks.lab.cards import RECORDED, cards_yaml, halfway, measured
-from embodied_rl.evaluation.forecast import Rate, forecast
-from embodied_rl.evaluation.intervals import prediction_band
-from embodied_rl.jobs.recipe_cards import CARDS, cards
+from embodied_rl.benchmarks.lab.reference_runs import RECORDED, halfway, measured, reference_yaml
+from embodied_rl.evaluation.extrapolation import Rate, extrapolate
+from embodied_rl.evaluation.intervals import prediction_interval
+from embodied_rl.jobs.reference_runs import REFERENCE_RUNS, reference_runs
 from tests.embodied_rl.toy_run import run
 
 
-def test_the_band_by_hand() -> None:
+def test_the_interval_by_hand() -> None:
     """Three runs at 0.8, 0.9 and 1.0: sd 0.1, t(2) 4.3027, so 0.9 -+ 4.3027 * 0.1 * sqrt(4 / 3), cut at 1."""
-    band = prediction_band([0.8, 0.9, 1.0], 10_000)
-    assert band.low == pytest.approx(0.9 - 4.302653 * 0.1 * math.sqrt(4 / 3), abs=1e-6)
-    assert band.high == 1.0
-    equal = prediction_band([0.5] * 3, 100)  # chance alone: sd 0.05
+    interval = prediction_interval([0.8, 0.9, 1.0], 10_000)
+    assert interval.low == pytest.approx(0.9 - 4.302653 * 0.1 * math.sqrt(4 / 3), abs=1e-6)
+    assert interval.high == 1.0
+    equal = prediction_interval([0.5] * 3, 100)  # chance alone: sd 0.05
     assert equal.low == pytest.approx(0.5 - 4.302653 * 0.05 * math.sqrt(4 / 3), abs=1e-6)
     assert 0.5 in equal
     assert 0.2 not in equal
     with pytest.raises(ValueError, match="one run"):
-        prediction_band([0.9], 100)
+        prediction_interval([0.9], 100)
 
 
-def test_a_forecast_follows_what_was_measured() -> None:
-    flat = forecast([Rate(t / 20, 0.5, 500) for t in range(10)], [Rate(0.5, 0.5, 500)])
+def test_an_extrapolation_follows_what_was_measured() -> None:
+    flat = extrapolate([Rate(t / 20, 0.5, 500) for t in range(10)], [Rate(0.5, 0.5, 500)])
     assert flat.low <= 0.5 <= flat.high
-    rising = forecast([Rate(t / 20, 0.3 + 0.04 * t, 500) for t in range(10)], [])
+    rising = extrapolate([Rate(t / 20, 0.3 + 0.04 * t, 500) for t in range(10)], [])
     assert rising.expected > 0.7
-    more = forecast([Rate(t / 20, 0.3 + 0.04 * t, 500) for t in range(18)], [])
+    more = extrapolate([Rate(t / 20, 0.3 + 0.04 * t, 500) for t in range(18)], [])
     assert more.high - more.low < rising.high - rising.low
     with pytest.raises(ValueError, match="at least one"):
-        forecast([], [])
+        extrapolate([], [])
 
 
 def test_half_of_the_recorded_runs_tells_their_end() -> None:
@@ -56,21 +56,21 @@ def test_half_of_the_recorded_runs_tells_their_end() -> None:
     assert all(inside)
 
 
-def test_the_cards_are_those_of_the_recorded_runs_which_lie_inside() -> None:
-    assert CARDS.read_text(encoding="utf-8") == cards_yaml()
+def test_the_file_is_that_of_the_recorded_runs_which_lie_inside() -> None:
+    assert REFERENCE_RUNS.read_text(encoding="utf-8") == reference_yaml()
     for item in RECORDED:
         for recorded in item.runs():
-            assert float(measured(recorded)[-1].success or 0.0) in cards()[item.recipe].end.band
+            assert float(measured(recorded)[-1].success or 0.0) in reference_runs()[item.recipe].end.interval
 
 
-def test_learners_whose_rewards_are_shuffled_end_outside_the_band(tmp_path: Path) -> None:
-    """Three honest runs of one learner make the band; a fourth lies inside, three with shuffled rewards do not."""
+def test_learners_whose_rewards_are_shuffled_end_outside_the_interval(tmp_path: Path) -> None:
+    """Three honest runs of one learner make the interval; a fourth lies inside, three with shuffled rewards do not."""
     ends = []
     for number in range(4):
         outcome, _ = run(tmp_path / f"honest{number}", "ppo", iterations=8, seed=number)
         ends.append(outcome.after.overall.rate)
-    band = prediction_band(ends[:3], 24)
-    assert ends[3] in band
+    interval = prediction_interval(ends[:3], 24)
+    assert ends[3] in interval
     for number in range(3):
         outcome, _ = run(tmp_path / f"shuffled{number}", "ppo", iterations=8, seed=number, shuffle_reward=True)
-        assert outcome.after.overall.rate not in band
+        assert outcome.after.overall.rate not in interval
