@@ -26,7 +26,7 @@ LINES = {
     "data": 2230,
     "evaluation": 1450,
     "factory": 2660,
-    "jobs": 6290,
+    "jobs": 6330,
     "learner": 2170,
     "rewards": 1310,
     "rollout": 1850,
