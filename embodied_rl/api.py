@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from embodied_rl import configs as recipes
-from embodied_rl.config.env import EnvConfig, MetaWorldConfig, SceneConfig, WarpConfig, as_simulator
+from embodied_rl.config.env import EnvConfig, EnvPoolConfig, MetaWorldConfig, SceneConfig, WarpConfig, as_simulator
 from embodied_rl.config.policies import SHIPPED
 from embodied_rl.config.suites import find_suite, suite_named
 from embodied_rl.config.train import TrainConfig, from_dict, read_env
@@ -101,7 +101,8 @@ def make_vec_env(
     # suites with a state and images draw none unless they are asked for: a picture may cost as much as ten steps
     usual = View()
     drawn = isinstance(config, MetaWorldConfig) or (image_size, cameras) != (usual.image_size, usual.cameras)
-    is_both = suite_named(suite).observes == "any" and drawn and cameras != 0
+    can_draw = type(config) is not EnvPoolConfig  # which is refused with images
+    is_both = suite_named(suite).observes == "any" and can_draw and drawn and cameras != 0
     view = View(
         image_size=image_size,
         cameras=None if is_both and cameras == usual.cameras else cameras,

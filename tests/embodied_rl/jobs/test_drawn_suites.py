@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
 
+from embodied_rl.api import make_vec_env
 from embodied_rl.cli import main
 from embodied_rl.config.env import ManiSkillConfig, MetaWorldConfig
 from embodied_rl.config.policies import MLPConfig
@@ -37,6 +39,18 @@ def state_policy(folder: Path, observation: int) -> str:
     """A state policy of random weights that reads so many numbers."""
     save_policy(fresh(MLPConfig(), observation, 4, seed=0), folder, {"suite": "metaworld"})
     return str(folder)
+
+
+@needs_metaworld()
+@needs("envpool")
+def test_programs_get_images_where_they_ask_the_simulator_that_has_them() -> None:
+    options: dict[str, Any] = {"tasks": "reach-v3", "image_size": 24}
+    with make_vec_env("metaworld", 1, simulator="metaworld", **options) as env:
+        assert (env.info.cameras, env.info.image_shape) == (("corner2", "gripperPOV"), (24, 24))
+    with make_vec_env("metaworld", 1, tasks="reach-v3") as env:
+        assert (env.info.backend, env.info.cameras) == ("envpool", ())
+    with pytest.raises(UserError, match="image_size and cameras do not apply to 'metaworld'"):
+        make_vec_env("metaworld", 1, **options)
 
 
 def said(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
