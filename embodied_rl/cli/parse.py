@@ -21,8 +21,6 @@ from embodied_rl.utils.options import Expert
 T = TypeVar("T")
 _LARGEST = 2**63 - 1
 _NUMBERS = {"NUMBER": "a number", "INT": "a whole number"}
-_RENAMED = {"--era": "--physics-version"}
-"""Options of earlier versions that stand in no config; of the others see `config.earlier`."""
 
 
 def parse(cls: type[T], argv: Sequence[str], command: str, default: T | None = None, usage: str = "") -> T:
@@ -145,14 +143,22 @@ def value_of(words: Sequence[str], flag: str) -> str | None:
 
 def suggest_flag(flag: str, known: set[str]) -> str:
     """What to write for an unknown option: its name of today, its last part or the beginning of it, or one alike."""
-    if _RENAMED.get(flag) in known:
-        return f" It is {_RENAMED[flag]} now."
     leaves = {name.rpartition(".")[2].lstrip("-"): name for name in sorted(known, reverse=True)}
     leaf = flag.rpartition(".")[2].lstrip("-")
+    now = flag.removesuffix(leaf) + _name_today(leaf)
+    if now != flag and now in known:
+        return f" It is {now} now."
     close = [leaves[leaf]] if "." not in flag and leaf in leaves else difflib.get_close_matches(flag, known, 1, 0.75)
     close = close or sorted(leaves[name] for name in leaves if len(leaf) > 2 and name.startswith(leaf))
     close = close or [leaves[name] for name in difflib.get_close_matches(leaf, leaves, 1, 0.75)]
     return f" Did you mean '{close[0]}'?" if close else " --help lists the options."
+
+
+def _name_today(leaf: str) -> str:
+    from embodied_rl.config.earlier import RENAMED
+
+    names = {before: now for (_, before), now in RENAMED.items()}
+    return names.get(leaf.replace("-", "_"), leaf).replace("_", "-")
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
