@@ -3,7 +3,7 @@
 The preset, the policy, the envs and the classes are those of `embodied-rl train tabletop --policy openvla`: envs
 render, the policy acts, physics runs a chunk, rows are gathered, the learner takes its optimiser steps. An iteration's
 decisions are all that were simulated; its time is all that passed until its update was done. Evaluation, checkpoints
-and films are not part of it.
+and videos are not part of it.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ COMMANDS = {
     "leaderboard": "measure several checkpoints alike, and say which are better",
     "runs": "find a training run, and say whether it went as it should",
     "explain": "say why two evaluations of one checkpoint differ",
-    "demo": "film a policy at work, in about 20 seconds",
+    "demo": "record a video of a policy at work, in about 20 seconds",
     "collect": "record demonstrations with the scripted expert",
     "sft": "train a policy on demonstrations (imitation)",
     "reward": "make a reward model from demonstrations, and say how far to trust it",

@@ -1,4 +1,4 @@
-"""`embodied-rl demo`: films a policy at work; without options the one in the package, in about 20 seconds."""
+"""`embodied-rl demo`: records a video of a policy at work; without options the one in the package, in about 20 seconds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_EPISODES = 100
 
 @dataclass(frozen=True, kw_only=True)
 class DemoCommand(CheckpointOptions):
-    """Film some episodes of a policy into one MP4: by default of the small one in the package, on the tabletop."""
+    """Record some episodes of a policy as one MP4: by default of the small one in the package, on the tabletop."""
 
     suite: str = SUITE
     """Suite of tasks."""

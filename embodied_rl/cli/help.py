@@ -57,7 +57,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("embodied-rl runs compare runs/A runs/B", "what differs, and success on the same states"),
     ),
     "demo": (
-        ("embodied-rl demo", "film the policy in the package"),
+        ("embodied-rl demo", "record the policy in the package"),
         ("embodied-rl demo --checkpoint runs/NAME --episodes 2 --gif", "a trained one, as a GIF too"),
     ),
     "collect": (("embodied-rl collect tabletop_spatial --out demos", "demonstrations of a suite"),),

@@ -37,7 +37,7 @@ CONFIG is a YAML file:
   stop_early: true            # false: every policy runs every state
   seeds: [0]
   protocol: auto              # as eval --protocol
-  videos: 1                   # failures of each evaluation that are filmed
+  videos: 1                   # failures of each evaluation that are recorded
   env: {num_envs: 8}
 
 It writes leaderboard.json, index.html (opens offline) and the episodes of each

@@ -85,7 +85,7 @@ class TrainConfig:
     """File for a timeline of the first iterations that chrome://tracing and ui.perfetto.dev show; the report of a
     pipelined run has a chart of it in any case."""
     videos: int = 3
-    """Tasks of which an episode is filmed before and after training; 0 films none."""
+    """Tasks of which a video is recorded before and after training; 0: none."""
     imports: tuple[str, ...] = field(default=(), metadata={"flag": "--import"})
     """Modules of one's own that register what the run is made of (--import); whoever goes on with it imports them."""
     env: EnvConfig = field(default_factory=MujocoConfig)

@@ -1,1 +1,1 @@
-"""Whole tasks that a command does: train, evaluate, film, report."""
+"""Whole tasks that a command does: train, evaluate, record, report."""

@@ -1,4 +1,4 @@
-"""Films some episodes of a policy, one after another, into one MP4. Imports torch and the simulator."""
+"""Records a video of some episodes of a policy, one after another, as one MP4. Imports torch and the simulator."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _STILL_S = 0.6
 def run(
     options: CheckpointOptions, suite: str, names: Sequence[str], episodes: int, path: Path, *, gif: bool = False
 ) -> list[EpisodeResult]:
-    """Film `episodes` episodes of the policy that `options` names, from held-out states of the tasks in turn.
+    """Record `episodes` episodes of the policy that `options` names, from held-out states of the tasks in turn.
 
     Args:
         names: short names of tasks (none: all of the suite).
         path: the MP4; with `gif` also a GIF of the same name.
 
     Returns:
-        The filmed episodes.
+        The recorded episodes.
 
     Raises:
         UserError: The checkpoint does not fit the suite, or the simulator draws no images.
@@ -54,7 +54,7 @@ def run(
     policy = open_policy(options.checkpoint, pick_device("auto"), options.load_options(folder))
     check_observes(policy, tasks.suite, options.checkpoint)
     results: list[EpisodeResult] = []
-    film: list[Array] = []
+    video: list[Array] = []
     with open_tasks(tasks, config, view_of(policy)) as env:
         need_control_rate(read_provenance(folder), env.info.control_hz, options.checkpoint)
         check_fits(policy, env.info, options.checkpoint)
@@ -66,22 +66,22 @@ def run(
                 console.say(f"  left out: {error}")
                 continue
             except NotImplementedError as error:
-                raise UserError(f"there is nothing to film: {error}") from error
+                raise UserError(f"there is nothing to record: {error}") from error
             caption = sentence(spec.task)
             frames += frames[-1:] * round(_STILL_S * hz)
-            # of all tasks: a film has one size
+            # of all tasks: a video has one size
             rows = caption_rows(map(sentence, env.heldout_states), frames[0].shape[1], flagged=flagged)
-            film += [captioned(frame, caption, result.success if flagged else None, rows) for frame in frames]
+            video += [captioned(frame, caption, result.success if flagged else None, rows) for frame in frames]
             results.append(result)
             console.say(f"  {_outcome(result, has_success=flagged)}  {caption}")
-    with VideoWriter(path, hz) as video:
-        for frame in film:
-            video.write(frame)
+    with VideoWriter(path, hz) as writer:
+        for frame in video:
+            writer.write(frame)
     won = sum(result.success for result in results)
     total = f"{won} of {len(results)} episodes succeeded" if flagged else _mean(results)
     console.say(f"{total}; video: {path}")
     if gif:
-        write_gif(path.with_suffix(".gif"), film[::2], hz / 2)
+        write_gif(path.with_suffix(".gif"), video[::2], hz / 2)
         console.say(f"GIF: {path.with_suffix('.gif')}")
     return results
 

@@ -56,7 +56,7 @@ class BenchmarkCommand(CheckpointOptions):
     efficient: EfficientConfig = field(default_factory=EfficientConfig)
     env: EnvConfig = field(default_factory=MujocoConfig)
     videos: int = 5
-    """Failed episodes that are filmed, spread over the tasks; 0 films none."""
+    """Failed episodes of which videos are recorded, spread over the tasks; 0: none."""
     output: str = AUTO
     """Folder of the evaluation; auto makes runs/eval-SUITE-PROTOCOL-TIME-PROCESS."""
     json: Path | None = None

@@ -67,7 +67,7 @@ def run(
         if keep:
             console.say(f"report: {folder / 'report.html'}")
         if env.info.has_success:
-            _film(plan, env, ready.policy, report, folder, console, write_page)
+            _record_failures(plan, env, ready.policy, report, folder, console, write_page)
 
 
 def _took(seconds: float, episodes: int, earlier: int) -> str:
@@ -106,7 +106,7 @@ def _run_episodes(
             ) from None
 
 
-def _film(
+def _record_failures(
     plan: EvaluationPlan,
     env: SuiteEnv,
     policy: AnyPolicy,
@@ -115,7 +115,7 @@ def _film(
     console: LastingConsole,
     write_page: Callable[[], None],
 ) -> None:
-    """Film failures that are not filmed yet, and write the page again, which shows the films that are made."""
+    """Record videos of failures that have none yet, and write the page again, which shows them."""
     command = plan.command
     missing = missing_videos(report, folder, command.videos)
     if not missing:
@@ -125,13 +125,13 @@ def _film(
         with stop:
             for number, spec in enumerate(missing, 1):
                 which = f"{number} of {len(missing)}"
-                console.say(f"filming failure {which}: {sentence(spec.task)}, initial state {spec.init_state}")
+                console.say(f"recording failure {which}: {sentence(spec.task)}, initial state {spec.init_state}")
                 record_failure(env, policy, spec, command.mode, folder, stop.check_interrupt)
     except NotImplementedError as error:
         console.say(f"no videos: {error}")
     except KeyboardInterrupt:
         raise Interrupted(
-            "evaluated and reported, but not all failures are filmed; for that: "
+            "evaluated and reported, but not all videos of failures are recorded; for that: "
             + shlex.join(["embodied-rl", "eval", "--resume", str(folder)])
         ) from None
     finally:

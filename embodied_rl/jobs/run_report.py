@@ -191,9 +191,9 @@ def _took(record: RunRecord) -> str:
     seconds = record.seconds
     if seconds is not None:
         cpu = "" if record.cpu_seconds is None else f"; {time_spent(record.cpu_seconds)} of CPU time"
-        return f"{time_spent(seconds)}, evaluations and films too{cpu}"
+        return f"{time_spent(seconds)}, evaluations and videos too{cpu}"
     updates = sum(row.get("time/iteration") or 0.0 for row in record.metrics)
-    return f"{time_spent(updates)} for its updates, evaluations and films apart"
+    return f"{time_spent(updates)} for its updates, evaluations and videos apart"
 
 
 def result_table(folder: Path) -> Table:

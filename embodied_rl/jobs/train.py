@@ -83,9 +83,9 @@ def run(
             write_run_report(folder)
             raise
         try:
-            _film(setup, config, folder, "after", console)
+            _record_videos(setup, config, folder, "after", console)
         except KeyboardInterrupt:
-            raise Interrupted(f"trained and saved, but not filmed; for that: {setup.resume_command}") from None
+            raise Interrupted(f"trained and saved, but no video recorded; for that: {setup.resume_command}") from None
     before, after = (report.overall.value for report in (outcome.before, outcome.after))
     end_session(folder, began, finished=True, score_before=before, score_after=after)
     write_run_report(folder)
@@ -93,7 +93,7 @@ def run(
     return outcome
 
 
-def _film(setup: RunSetup, config: TrainConfig, folder: Path, when: str, console: LastingConsole) -> None:
+def _record_videos(setup: RunSetup, config: TrainConfig, folder: Path, when: str, console: LastingConsole) -> None:
     try:
         record_before_after(setup.env, setup.policy, setup.states.heldout, config, folder, when)
     except (NotImplementedError, SimulatorFailed) as error:
@@ -164,7 +164,7 @@ def _train(setup: RunSetup, ranks: RunRanks, console: LastingConsole, begun: Cal
 
     def measured(updates: int) -> None:
         if updates == 0:  # after the evaluation, so that figures come first
-            _film(setup, config, folder, "before", console)
+            _record_videos(setup, config, folder, "before", console)
         write_run_report(folder)
 
     def counted() -> dict[str, float]:

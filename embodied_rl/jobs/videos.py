@@ -55,7 +55,7 @@ def record_frames(
             continue
     raise SimulatorFailed(
         f"task '{spec.task}', initial state {spec.init_state}, broke the simulator {EVALUATION_ATTEMPTS} times while "
-        "it was filmed."
+        "it was recorded."
     )
 
 
@@ -118,7 +118,7 @@ def record_failure(
     folder: Path,
     on_frame: Callable[[], None] | None = None,
 ) -> None:
-    """Film one episode into videos/TASK-stateN.mp4; videos/films.json notes how the run went.
+    """Record one episode as videos/TASK-stateN.mp4; videos/films.json notes how the run went.
 
     on_frame: as in `record_frames`.
 
@@ -135,7 +135,7 @@ def record_failure(
 
 
 def missing_videos(report: BenchmarkReport, folder: Path, count: int) -> list[EpisodeSpec]:
-    """Those of the first `count` failed episodes that were not filmed yet."""
+    """Those of the first `count` failed episodes that have no video yet."""
     index = failure_index(folder)
     paths = [(spec, failure_path(folder, spec)) for spec in failures(report)[:count]]
     return [spec for spec, path in paths if path.name not in index or not path.is_file()]

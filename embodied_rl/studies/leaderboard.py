@@ -182,7 +182,7 @@ def run(config: Leaderboard, output: Path, words: str, processes: int) -> None:
                 replace_text(output / RESULT, json.dumps(figures, indent=1) + "\n")
                 videos = config.options.videos
                 jobs = [Job(item, videos=videos, processes=processes) for item in opened.evaluations]
-                runner.run([job for job in jobs if job.is_unfilmed()], "videos")
+                runner.run([job for job in jobs if job.lacks_videos()], "videos")
         except Interrupted:
             raise Interrupted(f"the finished episodes are saved; continue with: {words}") from None
         folders = {row: [output / item.folder for item in opened.of_row(row)] for row in config.checkpoints}

@@ -49,7 +49,7 @@ class LeaderboardOptions:
     stop_early: bool = True
     """A policy whose comparisons are all decided runs no further states; without it every policy runs every state."""
     videos: int = 1
-    """Failed episodes of each evaluation that are filmed, spread over the tasks; 0 films none."""
+    """Failed episodes of each evaluation of which videos are recorded, spread over the tasks; 0: none."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the policies are."""
     env: EnvConfig = field(default_factory=MujocoConfig)

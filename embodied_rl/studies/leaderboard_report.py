@@ -182,7 +182,7 @@ def _score(parts: Sequence[Finished], task: str | None = None) -> dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Video:
-    """A failed episode. source: its file, from the page's folder; succeeded: the run that was filmed did not fail."""
+    """A failed episode. source: its file, from the page's folder; succeeded: the run that was recorded did not fail."""
 
     row: str
     task: str

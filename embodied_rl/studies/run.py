@@ -77,7 +77,7 @@ class Job:
     Args:
         evaluation: of one checkpoint.
         episodes: ids of those that are missing.
-        videos: failed episodes that are filmed afterwards; those that are filmed already are not again.
+        videos: failed episodes of which videos are recorded afterwards, where there are none yet.
         processes: how many share the machine's cores.
     """
 
@@ -91,7 +91,7 @@ class Job:
         """Of the evaluation."""
         return Path(self.evaluation.command.output)
 
-    def is_unfilmed(self) -> bool:
+    def lacks_videos(self) -> bool:
         """Whether videos are missing that the job asks for."""
         done = read_finished(self.folder)
         return bool(done.outcomes and missing_videos(summarise(done), self.folder, self.videos))

@@ -108,8 +108,8 @@ def test_a_run_leaves_everything_in_its_folder(whole: Path) -> None:
     (info,) = json.loads((whole / "run.json").read_text())
     assert "native-mujoco" in info["simulator"]["name"]
     assert [name.partition("/")[2] for name in info["task_names"]] == list(TASKS)
-    films = sorted((whole / "videos").iterdir())
-    assert [film.name for film in films] == [f"{TASKS[0]}-{when}.mp4" for when in ("after", "before")]
+    videos = sorted((whole / "videos").iterdir())
+    assert [video.name for video in videos] == [f"{TASKS[0]}-{when}.mp4" for when in ("after", "before")]
     assert "not yet" not in (whole / "report.html").read_text()
     assert not list(whole.rglob("MUJOCO_LOG.TXT"))
 

@@ -113,7 +113,7 @@ def test_an_evaluation_writes_everything_and_resuming_a_finished_one_runs_nothin
 
     count = len(world.started)
     assert main(["eval", "--resume", str(folder)]) == 0
-    assert len(world.started) == count  # not even the films again
+    assert len(world.started) == count  # not even the videos again
     assert figures(folder) | {"command": ""} == found | {"command": ""}
 
 
@@ -138,22 +138,22 @@ def test_ctrl_c_saves_and_resuming_finishes_whatever_the_words(
     assert figures(parts)["fingerprint"] == figures(whole)["fingerprint"]
 
 
-@pytest.mark.parametrize("films", [0, 1])
-def test_ctrl_c_while_failures_are_filmed_leaves_the_report_and_the_films_made(
-    films: int, world: type[World], evaluated: tuple[Path, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("videos", [0, 1])
+def test_ctrl_c_while_failures_are_recorded_leaves_the_report_and_the_videos_made(
+    videos: int, world: type[World], evaluated: tuple[Path, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     parts, (whole, steps) = tmp_path / "parts", evaluated
-    world.interrupt = steps + films * HORIZON + HORIZON // 2  # a film steps one by one
+    world.interrupt = steps + videos * HORIZON + HORIZON // 2  # a video steps one by one
     assert main(words(parts)) == 130
     shown = capsys.readouterr()
     assert f"for that: embodied-rl eval --resume {parts}" in shown.err
     assert "all tasks" in shown.out
-    assert f"filming failure {films + 1} of 2" in shown.out
+    assert f"recording failure {videos + 1} of 2" in shown.out
     assert figures(parts)["episodes"] == figures(whole)["episodes"]
-    assert (parts / "report.html").read_text().count("<video") == films == len(list((parts / "videos").glob("*.mp4")))
+    assert (parts / "report.html").read_text().count("<video") == videos == len(list((parts / "videos").glob("*.mp4")))
     world.started.clear()
     assert main(["eval", "--resume", str(parts)]) == 0
-    assert len(world.started) == 2 - films, "only the films that are missing"
+    assert len(world.started) == 2 - videos, "only the videos that are missing"
     assert (parts / "report.html").read_text().count("<video") == 2
 
 

@@ -199,10 +199,10 @@ def test_the_page_opens_offline_and_says_all_without_its_script(
     assert main(["leaderboard", str(config(tmp_path, rows, states_per_task=1, videos=1)), "--output", str(out)]) == 0
     page = (out / "index.html").read_text()
     assert not re.search(r"href=|https?://|url\(", page)
-    films = re.findall(r'src="([^"]*)"', page)
-    assert films
-    for film in films:
-        assert (out / unquote(film)).is_file()
+    videos = re.findall(r'src="([^"]*)"', page)
+    assert videos
+    for video in videos:
+        assert (out / unquote(video)).is_file()
     timed = json.loads((out / "speed.json").read_text())["rows"]
     for row in figures(out)["rows"]:
         assert timed[row["name"]]["decisions_per_s"] > 0

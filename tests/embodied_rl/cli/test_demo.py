@@ -1,4 +1,4 @@
-"""`embodied-rl demo`: a film of the policy, and one line for what cannot be filmed."""
+"""`embodied-rl demo`: a video of the policy, and one line for what cannot be recorded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from embodied_rl.cli import main
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_a_film_and_a_gif_of_the_same_episodes(
+def test_a_video_and_a_gif_of_the_same_episodes(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     film = tmp_path / "new" / "film.mp4"

@@ -69,7 +69,7 @@ def test_a_run_reports_the_mean_return_and_resumes_to_the_same_end(
     assert sum("eval/return" in row for row in rows) == 2
 
 
-def test_the_checkpoint_is_evaluated_and_filmed_on_its_task(
+def test_the_checkpoint_is_evaluated_and_recorded_on_its_task(
     short: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = short
@@ -103,21 +103,21 @@ def test_the_checkpoint_is_evaluated_and_filmed_on_its_task(
         assert said in capsys.readouterr().err
     demo = ["demo", "--suite", "gymnasium", "--task", "Pendulum-v1", "--episodes", "1", "--checkpoint", str(folder)]
 
-    def filmed(_env: object, _policy: object, spec: EpisodeSpec, _mode: str) -> tuple[EpisodeResult, list[Array]]:
+    def recorded(_env: object, _policy: object, spec: EpisodeSpec, _mode: str) -> tuple[EpisodeResult, list[Array]]:
         result = EpisodeResult(spec, False, False, True, -12.5, 200, 200)
         return result, [np.zeros((256, 256, 3), np.uint8)]
 
     def undrawn(*_: object) -> None:
         raise NotImplementedError("Pendulum-v1 can't be drawn: pygame is not installed.")
 
-    monkeypatch.setattr("embodied_rl.jobs.demo.record_frames", filmed)
+    monkeypatch.setattr("embodied_rl.jobs.demo.record_frames", recorded)
     assert main([*demo, "--out", str(tmp_path / "demo.mp4")]) == 0
     shown = capsys.readouterr().out
     assert "  return -12.5  Pendulum-v1\n1 episode, mean return -12.5; video: " in shown
     assert "fail" not in shown, "a task without a success flag fails no episode"
     monkeypatch.setattr("embodied_rl.jobs.demo.record_frames", undrawn)
     assert main([*demo, "--out", str(tmp_path / "none.mp4")]) == 2
-    assert "there is nothing to film: Pendulum-v1 can't be drawn" in capsys.readouterr().err
+    assert "there is nothing to record: Pendulum-v1 can't be drawn" in capsys.readouterr().err
     assert not (tmp_path / "none.mp4").exists()
 
 

@@ -1,4 +1,4 @@
-"""A film of an episode whose simulator breaks."""
+"""A video of an episode whose simulator breaks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Watched(ToyEnv):
         return np.full((size, size, 3), 128, np.uint8)
 
 
-def test_the_film_begins_anew_until_the_simulator_lasts(tmp_path: Path) -> None:
+def test_the_video_begins_anew_until_the_simulator_lasts(tmp_path: Path) -> None:
     calm = record_video(Watched(1), ToyPolicy(), SPEC, "greedy", tmp_path / "calm.mp4", "toy")
     shaky = Watched(1, breaks={SPEC.episode_id: 2})
     assert record_video(shaky, ToyPolicy(), SPEC, "greedy", tmp_path / "shaky.mp4", "toy") == calm
@@ -46,7 +46,7 @@ class TwoCameras(Watched):
         return np.full((size, size, 3), 100 if camera == "front" else 200, np.uint8)
 
 
-def test_every_camera_is_filmed() -> None:
+def test_every_camera_is_recorded() -> None:
     _, frames = record_frames(TwoCameras(), ToyPolicy(), SPEC, "greedy")
     for frame in frames:
         assert frame.shape == (FRAME_SIZE, 2 * FRAME_SIZE, 3)

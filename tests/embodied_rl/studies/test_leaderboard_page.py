@@ -94,7 +94,7 @@ def test_curves_films_speed_and_seeds_are_shown_where_there_are_some() -> None:
     page = render_page(FIGURES, EXTRAS)
     assert "64 episodes: 90.0% (80.0% to 95.0%)" in page
     assert 'src="cells/good_%26/videos/reach%20state7.mp4"' in page
-    assert "which was filmed, succeeded" in page
+    assert "which was recorded, succeeded" in page
     assert "<td>123.4</td><td>1.5</td><td>2</td>" in page
     assert "a &lt;machine&gt;" in page
     assert "2 training seeds: 85.0% to 95.0%, mean 90.0% (40.0% to 100.0%)" in page
