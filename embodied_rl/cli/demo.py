@@ -1,4 +1,4 @@
-"""`embodied-rl demo`: records a video of a policy at work; without options the one in the package, in about 20 seconds."""
+"""`embodied-rl demo`: records a policy at work; without options the one in the package, in about 20 seconds."""
 
 from __future__ import annotations
 
