@@ -8,7 +8,7 @@ from embodied_rl.cli.parse import flag_words, split_off
 from embodied_rl.config.earlier import RENAMED
 from embodied_rl.config.env import EnvConfig, as_simulator
 from embodied_rl.config.suites import SUITES
-from embodied_rl.config.train import belongs_to, kind_of, selectable
+from embodied_rl.config.train import KINDS, belongs_to, kind_of, selectable
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.jobs.eval_request import SUITES_OF, suite_name
 from embodied_rl.utils.suites import OFFICIAL_SUITES, PRO_SUITES, TABLETOP_SUITES
@@ -63,7 +63,8 @@ def refuse_moved(words: Sequence[str]) -> None:
         raise UserError("--env.simulator is --env now: write --env warp (or --env mujoco, which is the usual one).")
     for (part, before), now in RENAMED.items():
         flag = f"--{part}.{before.replace('_', '-')}"
-        if flag in flag_words(words):
+        is_own = any(before in cls.__dataclass_fields__ for cls in KINDS.get(part, {}).values())  # of a registered kind
+        if flag in flag_words(words) and not is_own:
             raise UserError(f"{flag} is --{part}.{now.replace('_', '-')} now.")
 
 

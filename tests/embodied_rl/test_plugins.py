@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import yaml
 
 import embodied_rl as erl
 from embodied_rl.cli import main
+from embodied_rl.cli.select import select
 from embodied_rl.config import policies
 from embodied_rl.config.train import load_yaml
 from embodied_rl.errors import UserError
@@ -203,6 +205,21 @@ def test_names_and_options_of_a_registration_are_checked() -> None:
         erl.register_env("my suite", lambda num_envs: num_envs)
     with pytest.raises(UserError, match="options must be a dataclass, a subclass of CustomEnvConfig"):
         erl.register_env("other", lambda num_envs: num_envs, options=EnvInfo)  # type: ignore[arg-type]
+
+
+def test_an_option_may_have_the_earlier_name_of_a_built_in_one(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "steered", "--policy", "mlp", "--env.control", "2.0"]
+    assert main(words) == 2
+    assert line(capsys) == "--env.control is --env.control-mode now."
+
+    @dataclass(frozen=True, kw_only=True)
+    class Steered(erl.CustomEnvConfig):
+        control: float = 1.0
+
+    erl.register_env("steered", lambda num_envs, options: object(), options=Steered)
+    config = select(words[1:]).config
+    assert config is not None
+    assert config.env == Steered(control=2.0, num_envs=config.env.num_envs)
 
 
 def test_an_env_without_states_is_refused_by_what_it_lacks() -> None:

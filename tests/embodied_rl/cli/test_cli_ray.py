@@ -17,6 +17,7 @@ from tests.embodied_rl.processes import descendants, wait_for
 from tests.embodied_rl.stand_in import words
 from tests.embodied_rl.test_imports import ROOT
 
+PACKAGE = Path(__file__).parents[1] / "plugin_package"
 WORKER = "ray::RolloutWorker"
 
 
@@ -103,6 +104,29 @@ def test_two_ranks_are_interrupted(checkpoint: Path, tmp_path: Path) -> None:
     assert len([name for name in below.values() if name.startswith(WORKER)]) == 2
     assert len([name for name in below.values() if name.partition(" ")[0].endswith("/raylet")]) == 1
     assert not [pid for pid in below if Path(f"/proc/{pid}").exists()]
+
+
+@pytest.mark.process
+def test_workers_open_what_a_module_of_the_users_registers(tmp_path: Path) -> None:
+    """They import it again, and its options reach them."""
+    assert ray_is_here()
+    words = [
+        *("train", "point", "--import", "point_robot.register", "--env.radius", "0.4", "--env.num-envs", "2"),
+        *("--policy", "linear", "--policy.std", "0.4", "--algorithm.critic-warmup-iterations", "0"),
+        *("--iterations", "1", "--rollout.episodes-per-iteration", "4", "--evaluation.states-per-task", "1"),
+        *("--videos", "0", "--scheduler", "ray", "--output", str(tmp_path / "run")),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "embodied_rl", *words],
+        check=False,
+        cwd=PACKAGE,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if "rollout/episodes" in row]
+    assert [(row["rollout/episodes"], row["rollout/workers_replaced"]) for row in rows] == [(4.0, 0)]
 
 
 def refused(words: list[str], capsys: pytest.CaptureFixture[str], run: Path) -> str:
