@@ -10,8 +10,7 @@ from typing import Literal
 import torch
 
 from embodied_rl.config.env import MujocoConfig
-from embodied_rl.factory.envs import open_env
-from embodied_rl.factory.tasks import load_tasks
+from embodied_rl.factory.suites import load, open_tasks
 from embodied_rl.rng import philox
 from embodied_rl.sim.mujoco.kernel import is_compiled
 from embodied_rl.types import EpisodeSpec
@@ -111,7 +110,7 @@ def compile_simulator() -> None:
     """Compile the CPU engine's kernels unless they are in numba's cache, so that nothing measured has to."""
     if is_compiled():
         return
-    tasks = load_tasks("tabletop_object")[:1]
-    with open_env(tasks, MujocoConfig(num_envs=1, renderer="raycast"), 64) as env:
-        episodes = RandomEpisodes(env, [tasks[0].name])
+    config = MujocoConfig(num_envs=1, renderer="raycast")
+    with open_tasks(load("tabletop_object", (), config), config) as env:
+        episodes = RandomEpisodes(env, list(env.train_states)[:1])
         episodes.turn("both")

@@ -12,9 +12,9 @@ from embodied_rl.benchmarks.backends_measure import Mode, RandomEpisodes, measur
 from embodied_rl.benchmarks.parts import Part, Row, Work, serve
 from embodied_rl.config.env import MujocoConfig, SceneConfig, WarpConfig, as_simulator
 from embodied_rl.config.suites import STATE_SUITES, SUITES
-from embodied_rl.factory.envs import open_env, pick_renderer
 from embodied_rl.factory.suites import load, open_tasks
-from embodied_rl.factory.tasks import libero_bundles, load_tasks
+from embodied_rl.factory.tasks import libero_bundles
+from embodied_rl.factory.view import View
 from embodied_rl.utils.machine import pick_device
 
 SUITE = "tabletop_object"
@@ -69,13 +69,12 @@ def _many(quick: bool) -> tuple[int, ...]:
 
 def images(config: SceneConfig, counts: Sequence[int], quick: bool, suite: str = SUITE) -> Iterator[Row]:
     """A simulator with cameras: the suite's first task for every number of envs and size."""
-    tasks, device = load_tasks(suite, era=config.physics_version)[:1], pick_device("auto")
-    renderer = pick_renderer(config, tasks).name
+    tasks, device = load(suite, load(suite, (), config).names[:1], config), pick_device("auto")
     for count in counts:
         for size in SIZES[:1] if quick else SIZES:
-            now = replace(config, num_envs=count, renderer=renderer)
-            with open_env(tasks, now, size, device=device) as env:
-                episodes = RandomEpisodes(env, [tasks[0].name])
+            now = replace(config, num_envs=count)
+            with open_tasks(tasks, now, View(image_size=size, device=device)) as env:
+                episodes = RandomEpisodes(env, list(env.train_states))
                 modes: tuple[Mode, ...] = ("physics", "frames", "both") if size == SIZES[0] else ("frames", "both")
                 for mode in modes:
                     yield _row(episodes, mode, quick)

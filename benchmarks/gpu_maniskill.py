@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from embodied_rl.config.env import ManiSkillConfig
-from embodied_rl.factory.suites import View, load, open_tasks
+from embodied_rl.factory.suites import load, open_tasks
+from embodied_rl.factory.view import View
 from embodied_rl.types import EpisodeSpec
 from embodied_rl.vec_env import VecEnv
 

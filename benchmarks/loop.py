@@ -26,9 +26,12 @@ from embodied_rl.benchmarks.report import describe_machine, machine_line, write_
 from embodied_rl.config.env import MujocoConfig
 from embodied_rl.config.policies import SHIPPED
 from embodied_rl.config.train import TrainConfig, kind_of
-from embodied_rl.factory.envs import open_env, pick_renderer
 from embodied_rl.factory.policies import open_policy, policy_folder, policy_info, prepare_policy
+from embodied_rl.factory.scenes import pick_renderer
+from embodied_rl.factory.suite_env import SuiteEnv
+from embodied_rl.factory.suites import load, open_tasks
 from embodied_rl.factory.tasks import load_tasks
+from embodied_rl.factory.view import view_of
 from embodied_rl.jobs.describe import weights_words
 from embodied_rl.learner.learner import Learner
 from embodied_rl.rollout.config import RolloutConfig
@@ -36,12 +39,10 @@ from embodied_rl.rollout.group_queue import GroupQueue
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.exchange import GroupExchange
 from embodied_rl.scheduler.serial import Collector, SerialScheduler
-from embodied_rl.sim.task import TaskSpec
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.utils.machine import cpu_count, pick_device
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.threads import set_torch_threads
-from embodied_rl.vec_env import VecEnv
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
@@ -76,12 +77,12 @@ class Iteration:
 
 
 def measure(
-    config: TrainConfig, env: VecEnv, policy: AnyPolicy, tasks: Sequence[TaskSpec], measured: int, progress: RunProgress
+    config: TrainConfig, env: SuiteEnv, policy: AnyPolicy, measured: int, progress: RunProgress
 ) -> list[Iteration]:
     """Train WARM_UP iterations, then `measured` ones that count."""
     algorithm = make_algorithm(config.algorithm)
     clock = Profiler()
-    sampler = EpisodeSampler(config.seed, {t.name: list(t.train_states) for t in tasks}, algorithm.group_size)
+    sampler = EpisodeSampler(config.seed, env.train_states, algorithm.group_size)
     episodes = config.rollout.episodes_per_iteration
     collector = Collector(
         env,
@@ -195,20 +196,20 @@ def run(json_path: Path | None, quick: bool = False) -> None:
     machine = describe_machine(("torch", "mujoco", "numpy", "numba"))
     config = bench_config(quick)
     assert isinstance(config.env, MujocoConfig), "as the recipe says"
-    tasks = load_tasks(config.suite, config.tasks, config.env.physics_version)
+    tasks = load(config.suite, config.tasks, config.env)
     policy = open_policy(SHIPPED, pick_device(config.device))
     prepare_policy(policy, config.policy, policy_folder(SHIPPED))
     policy.with_value = isinstance(config.algorithm, PPOConfig)
-    renderer = pick_renderer(config.env, tasks)
+    renderer = pick_renderer(config.env, tasks.scenes)
     threads = config.num_threads or cpu_count()
     set_torch_threads(threads)
     env_config = replace(config.env, renderer=renderer.name, num_threads=config.env.num_threads or cpu_count())
     measured = 1 if quick else MEASURED
     progress = RunProgress(WARM_UP + measured, console=console)
-    with open_env(tasks, env_config, policy.config.image_size, cameras=policy.config.num_cameras) as env, progress:
+    with open_tasks(tasks, env_config, view_of(policy)) as env, progress:
         setup = {
             "suite": config.suite,
-            "tasks": len(tasks),
+            "tasks": len(tasks.names),
             "renderer": renderer.name,
             "weights": weights_words(policy_info(policy, SHIPPED)),
             "image_size": env.info.image_shape[0],
@@ -222,7 +223,7 @@ def run(json_path: Path | None, quick: bool = False) -> None:
             "episodes_per_iteration": config.rollout.episodes_per_iteration,
             "parameters": sum(parameter.numel() for parameter in policy.parameters()),
         }
-        iterations = measure(config, env, policy, tasks, measured, progress)
+        iterations = measure(config, env, policy, measured, progress)
     rows, ratios = stage_rows(iterations), ratios_of(iterations)
     console.print(_table(rows, f"{setup['suite']}; {setup['algorithm']}, {setup['num_envs']} envs"))
     for name, value in setup.items():

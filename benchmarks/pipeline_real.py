@@ -35,9 +35,9 @@ from embodied_rl.benchmarks.pipeline_peer import PeerLoop, PPOWithMaskedRows
 from embodied_rl.config.env import MujocoConfig
 from embodied_rl.config.policies import SHIPPED
 from embodied_rl.config.train import TrainConfig
-from embodied_rl.factory.envs import open_env, pick_renderer
 from embodied_rl.factory.policies import open_policy, policy_folder, prepare_policy
-from embodied_rl.factory.tasks import load_tasks
+from embodied_rl.factory.suites import load, open_tasks
+from embodied_rl.factory.view import view_of
 from embodied_rl.learner.learner import Learner
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.base import Callbacks, Scheduler
@@ -142,18 +142,17 @@ def iterations(way: Way, config: TrainConfig, make_policy: MakePolicy = shipped_
     cores = cpu_count()
     set_torch_threads(cores)
     assert isinstance(config.env, MujocoConfig), "as the recipe says"
-    tasks = load_tasks(config.suite, config.tasks, config.env.physics_version)
-    policy = make_policy(config, tasks)
-    renderer = pick_renderer(config.env, tasks)
-    env_config = replace(config.env, renderer=renderer.name, num_threads=cores)
+    tasks = load(config.suite, config.tasks, config.env)
+    policy = make_policy(config, tasks.scenes)
+    env_config = replace(config.env, num_threads=cores)
     algorithm = make_algorithm(config.algorithm)
     if way.peer:
         assert isinstance(config.algorithm, PPOConfig)
         algorithm = PPOWithMaskedRows(config.algorithm)
-    sampler = EpisodeSampler(config.seed, {t.name: list(t.train_states) for t in tasks}, algorithm.group_size)
+    sampler = EpisodeSampler(config.seed, tasks.train_states, algorithm.group_size)
     clock = make_profiler(way.scheduler, max_spans=_MOST_SPANS)
-    cameras = policy.config.num_cameras
-    simulated = open_env(tasks, env_config, policy.config.image_size, cameras=cameras, stop_at_success=not way.peer)
+    view = view_of(policy, stop_at_success=not way.peer)
+    simulated = open_tasks(tasks, env_config, view)
     with tempfile.TemporaryDirectory() as dumps, simulated as env:
         learner = Learner(
             policy,

@@ -19,9 +19,10 @@ from embodied_rl.evaluation.evaluate import evaluate as run_episodes
 from embodied_rl.factory.backends import check_fits
 from embodied_rl.factory.custom import TaskEnv, load_into, refuse_reward
 from embodied_rl.factory.policies import FAMILIES, PublishedOptions, open_policy, policy_folder
+from embodied_rl.factory.sampled_episodes import SampledEpisodes
 from embodied_rl.factory.suite_env import SuiteEnv
-from embodied_rl.factory.suites import View, load, open_tasks
-from embodied_rl.factory.views import SampledEpisodes
+from embodied_rl.factory.suites import load, open_tasks
+from embodied_rl.factory.view import View
 from embodied_rl.jobs.ranks import train_as_worker_rank
 from embodied_rl.jobs.run_folder import existing_run, new_run
 from embodied_rl.jobs.train import run

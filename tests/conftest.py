@@ -18,9 +18,6 @@ from hypothesis import settings
 # Before torch is imported: threads of a command that ran in this process would spin, on cores that other workers need.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-# Imported before any test puts a stand-in in the place of `factory.suites.open_env`: it would keep it for good.
-import embodied_rl.factory.suites  # noqa: F401
-
 # No test depends on how long something takes: hypothesis' deadline would fail one on a loaded machine.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")

@@ -15,7 +15,6 @@ MANY_PARAMETERS = {
     "policies/cpu/decode.py decode": "hands arrays on to a compiled kernel",
     "sim/mujoco/vec_env.py __init__": "the options of a public class, all by keyword",
     "sim/warp/vec_env.py __init__": "the options of a public class, all by keyword",
-    "embodied_rl/factory/protocol_envs.py open_protocol_env": "how episodes are run and shown, all by keyword",
 }
 
 

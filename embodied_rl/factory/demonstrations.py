@@ -13,7 +13,8 @@ from embodied_rl.config.env import MujocoConfig
 from embodied_rl.config.suites import suite_named
 from embodied_rl.data.collect import Bench
 from embodied_rl.data.collect import Expert as EpisodeExpert
-from embodied_rl.factory.suites import View, of_scenes, open_tasks
+from embodied_rl.factory.suites import of_scenes, open_tasks
+from embodied_rl.factory.view import View
 from embodied_rl.rng import EpisodeStream, philox
 from embodied_rl.sim import tabletop
 from embodied_rl.sim.libero import expert as libero_expert

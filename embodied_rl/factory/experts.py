@@ -18,7 +18,8 @@ from embodied_rl.factory.backends import check_fits
 from embodied_rl.factory.demonstrations import hold_bench
 from embodied_rl.factory.made_for import trained_env
 from embodied_rl.factory.policies import open_policy
-from embodied_rl.factory.suites import View, asked, load, open_tasks
+from embodied_rl.factory.suites import asked, load, open_tasks
+from embodied_rl.factory.view import View
 from embodied_rl.rng import DecisionRng
 from embodied_rl.rollout.sampler import TaskStates
 from embodied_rl.sim.wrappers.forwarding import VecEnvWrapper

@@ -10,7 +10,7 @@ import torch
 from embodied_rl.config.train import TrainConfig, kind_of
 from embodied_rl.errors import UserError
 from embodied_rl.factory.policies import FAMILIES
-from embodied_rl.factory.suites import View
+from embodied_rl.factory.view import View
 from embodied_rl.policies.family import FreshRequest
 from embodied_rl.types import Array, EpisodeSpec
 

@@ -9,7 +9,8 @@ from typing import Any, Literal
 from embodied_rl.config.env import MujocoConfig
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.factory.suite_env import SuiteEnv
-from embodied_rl.factory.suites import View, load, open_tasks
+from embodied_rl.factory.suites import load, open_tasks
+from embodied_rl.factory.view import View
 from embodied_rl.rollout.sampler import TaskStates
 from embodied_rl.sim.views.gymnasium import GymnasiumEnv, GymnasiumVectorEnv
 from embodied_rl.utils.console import LastingConsole

@@ -10,7 +10,7 @@ import mujoco
 import torch
 
 from embodied_rl.config.env import EnvConfig, SceneConfig, WarpConfig
-from embodied_rl.factory.envs import pick_render_quality, threads_each
+from embodied_rl.factory.scenes import pick_render_quality, threads_each
 from embodied_rl.factory.tasks import bundles_digest, physics_version, stand_in_files
 from embodied_rl.telemetry.info import MachineInfo, SimulatorInfo, Versions
 from embodied_rl.utils.machine import cpu_count, cpu_name

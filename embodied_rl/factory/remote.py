@@ -29,8 +29,8 @@ class RemoteWorkerFactory:
     config: dict[str, Any]
 
     def __call__(self) -> tuple[VecEnv, Policy]:
-        from embodied_rl.factory.protocol_envs import training_episodes
-        from embodied_rl.factory.suites import load, open_tasks, view_of
+        from embodied_rl.factory.suites import load, open_tasks
+        from embodied_rl.factory.view import training_episodes, view_of
         from embodied_rl.sim.libero.protocol import protocol
         from embodied_rl.utils.threads import set_torch_threads
 

@@ -17,10 +17,10 @@ from embodied_rl.errors import UserError
 from embodied_rl.factory.backends import new_state_policy
 from embodied_rl.factory.critic import fit_critic
 from embodied_rl.factory.custom import load_into, new_custom_policy
-from embodied_rl.factory.envs import pick_render_quality
 from embodied_rl.factory.fresh import fresh_image_policy, fresh_view
 from embodied_rl.factory.policies import load_options, open_policy, policy_folder, prepare_policy
-from embodied_rl.factory.suites import View
+from embodied_rl.factory.scenes import pick_render_quality
+from embodied_rl.factory.view import View
 from embodied_rl.learner.checkpoint import POLICY
 from embodied_rl.policies.checkpoints.integrity import recorded_files
 from embodied_rl.policies.checkpoints.shipped import is_shipped

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from embodied_rl.config.env import (
-    AUTO,
     EnvConfig,
     EnvPoolConfig,
     GymnasiumConfig,
@@ -24,22 +23,19 @@ from embodied_rl.config.env import (
     one_env,
     scenes,
 )
-from embodied_rl.config.policies import CUSTOM
-from embodied_rl.config.suites import Suite, check_simulator, find_suite, suite_named
+from embodied_rl.config.suites import Suite, check_simulator, suite_named
 from embodied_rl.errors import UserError, refuse_twice
 from embodied_rl.factory.custom import TaskEnv, custom_tasks, env_factory
-from embodied_rl.factory.envs import pick_renderer
 from embodied_rl.factory.premises import judge
-from embodied_rl.factory.protocol_envs import open_env, open_protocol_env
+from embodied_rl.factory.scenes import scene_envs
 from embodied_rl.factory.suite_env import SuiteEnv
 from embodied_rl.factory.tasks import load_tasks
-from embodied_rl.policies.preprocessing.fit import ImageFit, fit_image
+from embodied_rl.factory.view import View
+from embodied_rl.policies.preprocessing.fit import fit_image
 from embodied_rl.rollout.sampler import TaskStates
-from embodied_rl.sim.libero.protocol import NATIVE, Protocol
-from embodied_rl.sim.mujoco.episodes import TrainingEpisodes
+from embodied_rl.sim.libero.protocol import NATIVE
 from embodied_rl.sim.task import SEEDED_HELDOUT, SEEDED_TRAIN
 from embodied_rl.sim.wrappers.fitted_images import FittedImages
-from embodied_rl.types import EpisodeSpec
 from embodied_rl.utils.suites import as_names
 from embodied_rl.utils.words import counted
 from embodied_rl.vec_env import EnvInfo, VecEnv
@@ -77,57 +73,6 @@ class Tasks:
             return self, {}
         found, premises = judge(self.scenes, console)
         return of_scenes(self.suite, found), premises
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """How a command wants envs to be shown and run; simulators of other tasks than scenes have their own way.
-
-    image_size, cameras: of the pictures; cameras=0 draws none, and needs `state`: observations have one; None: all that
-    a simulator of other tasks than scenes has. fit: how the images of such a one come to `image_size` (None: they stay
-    as they are). own_units: actions are as such a one takes them, and not in [-1, 1]. crop: cut the pictures as the
-    protocol does; not where the policy itself cuts out their middle. device: where MuJoCo Warp
-    simulates and draws. training: how episodes may differ from the tasks' own (None: they may not). judged: run
-    `native` too as an evaluation does, which knows the end. run_on, translate: see `ProtocolEnv`.
-    """
-
-    image_size: int = 64
-    cameras: int | None = 2
-    fit: ImageFit | None = None
-    own_units: bool = False
-    state: bool = False
-    crop: bool = True
-    protocol: Protocol = NATIVE
-    device: str = "cpu"
-    training: TrainingEpisodes | None = None
-    judged: bool = False
-    run_on: bool = False
-    translate: Callable[[EpisodeSpec], EpisodeSpec] | None = None
-
-
-def view_of(policy: Any, **options: Any) -> View:
-    """What `policy` looks at; options: further ones of `View`."""
-    if policy.architecture == CUSTOM:
-        return _made_for(policy.made_for.info, **options)
-    if policy.architecture == "mlp":
-        return View(device=policy.device.type, **options)
-    return View(
-        image_size=policy.config.image_size,
-        cameras=policy.config.num_cameras,
-        fit=policy.config.image_fit,
-        own_units=True,
-        crop=policy.center_crop is None,
-        device=policy.device.type,
-        **options,
-    )
-
-
-def _made_for(info: EnvInfo, **options: Any) -> View:
-    """What a custom policy looks at; only scenes are drawn as somebody wants them."""
-    table = find_suite(info.suite.partition("+")[0])
-    if table is None or table.observes != "images":
-        return View(**options)
-    return View(image_size=info.image_shape[0], cameras=len(info.cameras), state=info.state_dim > 0, **options)
 
 
 def load(suite: str, names: str | Sequence[str], env: EnvConfig) -> Tasks:
@@ -188,7 +133,7 @@ def open_tasks(tasks: Tasks, env: EnvConfig, view: View | None = None) -> SuiteE
     shown = view or View()
     with ExitStack() as stack:
         if tasks.scenes:
-            opened = stack.enter_context(_open_scenes(tasks.scenes, scenes(env), shown))
+            opened = stack.enter_context(scene_envs(tasks.scenes, scenes(env), shown))
         elif tasks.given is not None:
             opened = tasks.given
         else:
@@ -214,43 +159,11 @@ def _fitted(env: VecEnv, view: View) -> VecEnv:
     return FittedImages(env, image_size=size, cameras=len(cameras), resize=partial(fit_image, how=view.fit))
 
 
-def _open_scenes(tasks: Sequence[SuiteTask], env: SceneConfig, view: View) -> AbstractContextManager[VecEnv]:
-    assert view.cameras is not None, "what a scene's policy looks at is known"
-    if view.cameras == 0 and not view.state:
-        raise UserError("without cameras there is nothing to act on: ask for the state (state=True), or for cameras.")
-    if view.cameras and env.renderer == AUTO:
-        env = dataclasses.replace(env, renderer=pick_renderer(env, tasks).name)
-    if view.protocol is NATIVE and not view.judged:
-        return open_env(
-            tasks,
-            env,
-            view.image_size,
-            cameras=view.cameras,
-            state=view.state,
-            device=view.device,
-            training=view.training,
-        )
-    if view.state:
-        raise UserError(f"protocol '{view.protocol.name}' is for policies that see images: state goes with native.")
-    return open_protocol_env(
-        tasks,
-        env,
-        view.protocol,
-        view.image_size,
-        view.cameras,
-        crop=view.crop,
-        run_on=view.run_on,
-        translate=view.translate,
-        device=view.device,
-        training=view.training,
-    )
-
-
 def _open_simulator(tasks: Tasks, env: EnvConfig, view: View) -> VecEnv:
     name = tasks.suite.name
     if view.protocol != NATIVE:
         raise UserError(f"--protocol {view.protocol.name} is one of LIBERO's: it does not apply to suite '{name}'.")
-    if view.run_on or view.translate is not None or view.training is not None:
+    if view.run_on or view.translate is not None or view.training is not None or not view.stop_at_success:
         raise UserError(f"suite '{name}' runs its tasks as they are: leave --at-end and --perturb out.")
     drawn = view.image_size != View().image_size or view.cameras not in (0, View().cameras)
     if drawn and view.fit is None:

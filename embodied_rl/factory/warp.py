@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WarpRequest:
-    """What `factory.envs.open_env` was asked for; exact: with shadows, and antialiased."""
+    """What `factory.scenes` was asked for; exact: with shadows, and antialiased."""
 
     config: WarpConfig
     image_size: int

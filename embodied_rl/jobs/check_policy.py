@@ -222,7 +222,8 @@ def statistics(case: Case) -> Iterator[CheckResult]:
 
 def _look(policy: AnyPolicy, config: DoctorConfig) -> Observation:
     """What the policy sees first from _STATES training states, spread over the suite's tasks."""
-    from embodied_rl.factory.suites import load, open_tasks, view_of
+    from embodied_rl.factory.suites import load, open_tasks
+    from embodied_rl.factory.view import view_of
     from embodied_rl.sim.libero.protocol import protocol
 
     envs = usual_env(config.suite, _STATES)

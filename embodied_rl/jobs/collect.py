@@ -21,9 +21,9 @@ from embodied_rl.data.layout import ACTION_NAMES, HAND_ACTION_NAMES, HAND_NAMES,
 from embodied_rl.data.progress import ProgressBar
 from embodied_rl.errors import UserError, refuse_twice, suggest
 from embodied_rl.factory.demonstrations import hold_bench, open_bench
-from embodied_rl.factory.envs import announce_compilation, pick_render_quality
 from embodied_rl.factory.experts import SCRIPTED, describe_stage, hold_stage, stage_of
 from embodied_rl.factory.premises import judge, require_train_states
+from embodied_rl.factory.scenes import announce_compilation, pick_render_quality
 from embodied_rl.factory.tasks import (
     LIBERO_SUITES,
     bundles_digest,

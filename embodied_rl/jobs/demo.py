@@ -13,7 +13,8 @@ from embodied_rl.evaluation.benchmark import interleaved
 from embodied_rl.factory.backends import check_fits, check_observes
 from embodied_rl.factory.made_for import need_control_rate, simulator_for, trained_env
 from embodied_rl.factory.policies import open_policy, policy_folder
-from embodied_rl.factory.suites import load, open_tasks, view_of
+from embodied_rl.factory.suites import load, open_tasks
+from embodied_rl.factory.view import view_of
 from embodied_rl.jobs.videos import record_frames
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.rollout.sampler import evaluation_specs

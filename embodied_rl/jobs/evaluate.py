@@ -20,8 +20,8 @@ from embodied_rl.jobs.eval_request import BenchmarkCommand
 from embodied_rl.jobs.evaluation_setup import (
     Evaluated,
     EvaluationPlan,
+    evaluation_env,
     make_plan,
-    open_evaluation_env,
     prepare,
     run_episodes,
 )
@@ -54,7 +54,7 @@ def run(
     folder = Path(command.output)
     with (
         EpisodeResultsLog.open(folder, request, ready.marks) as ledger,
-        open_evaluation_env(plan, ready.policy, ready.renderer) as env,
+        evaluation_env(plan, ready.policy, ready.renderer) as env,
     ):
         info = _eval_info(plan, ready, env.info, words, keep=keep)
         console.facts(eval_head(info))

@@ -19,12 +19,13 @@ from embodied_rl.evaluation.benchmark import interleaved, run_missing
 from embodied_rl.evaluation.overlap import Overlap, overlap, trained_states
 from embodied_rl.evaluation.results_log import EpisodeOutcome, EpisodeResultsLog
 from embodied_rl.factory.backends import check_fits, check_observes, observes
-from embodied_rl.factory.envs import pick_renderer
 from embodied_rl.factory.made_for import need_control_rate
 from embodied_rl.factory.policies import open_policy, policy_folder, policy_info
 from embodied_rl.factory.premises import failed_premises
+from embodied_rl.factory.scenes import pick_renderer
 from embodied_rl.factory.suite_env import SuiteEnv
-from embodied_rl.factory.suites import Tasks, asked, load, open_tasks, view_of
+from embodied_rl.factory.suites import Tasks, asked, load, open_tasks
+from embodied_rl.factory.view import view_of
 from embodied_rl.jobs.efficient_inference import make_efficient
 from embodied_rl.jobs.eval_request import BenchmarkCommand, suite_name
 from embodied_rl.jobs.fingerprint import fingerprint
@@ -139,7 +140,7 @@ def prepare(plan: EvaluationPlan, command: BenchmarkCommand) -> Evaluated:
     check_observes(policy, plan.tasks.suite, command.checkpoint)
     drawn = pick_renderer(env, scenes) if isinstance(env, SceneConfig) else None
     name = "" if drawn is None else drawn.name
-    efficient = make_efficient(policy, command.efficient, partial(open_evaluation_env, plan, policy, name), plan.specs)
+    efficient = make_efficient(policy, command.efficient, partial(evaluation_env, plan, policy, name), plan.specs)
     info = policy_info(policy, command.checkpoint)
     assert info.digest is not None, "it was read from files"
     marks = fingerprint(plan.tasks, env, name, device, info.digest, efficient)
@@ -151,7 +152,7 @@ def prepare(plan: EvaluationPlan, command: BenchmarkCommand) -> Evaluated:
     return Evaluated(policy, drawn, device, info, efficient, provenance, notes, marks, seen)
 
 
-def open_evaluation_env(plan: EvaluationPlan, policy: AnyPolicy, renderer: str) -> SuiteEnv:
+def evaluation_env(plan: EvaluationPlan, policy: AnyPolicy, renderer: str) -> SuiteEnv:
     """The envs as the protocol and the policy want them. renderer: of `Evaluated`."""
     tasks, env = plan.tasks, plan.command.env
     if plan.variants:

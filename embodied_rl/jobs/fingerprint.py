@@ -8,7 +8,7 @@ from typing import Any
 
 from embodied_rl.config.env import EnvConfig, MetaWorldConfig, SceneConfig, WarpConfig
 from embodied_rl.config.train import kind_of
-from embodied_rl.factory.envs import pick_render_quality
+from embodied_rl.factory.scenes import pick_render_quality
 from embodied_rl.factory.suites import Tasks
 from embodied_rl.factory.tasks import physics_version, stand_in_files, task_digest
 from embodied_rl.telemetry.info import EfficientInfo

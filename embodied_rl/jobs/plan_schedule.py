@@ -8,8 +8,8 @@ from rich.console import Console
 
 from embodied_rl.config.env import scenes
 from embodied_rl.config.train import TrainConfig, dump_yaml
-from embodied_rl.factory.envs import pick_renderer
 from embodied_rl.factory.run_config import open_policy_of, resolve
+from embodied_rl.factory.scenes import pick_renderer
 from embodied_rl.factory.suites import load
 from embodied_rl.jobs.train_setup import find_schedule
 from embodied_rl.telemetry.trace import draw_timeline

@@ -23,7 +23,8 @@ from embodied_rl.evaluation.benchmark import interleaved
 from embodied_rl.factory.backends import check_observes
 from embodied_rl.factory.made_for import need_control_rate
 from embodied_rl.factory.policies import CheckpointOptions, open_policy, policy_folder
-from embodied_rl.factory.suites import load, open_tasks, view_of
+from embodied_rl.factory.suites import load, open_tasks
+from embodied_rl.factory.view import view_of
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.policies.checkpoints.hub import is_repository
 from embodied_rl.rewards.card import JudgedEpisode, demonstration_figures, judge_episode, rollout_figures

@@ -6,8 +6,9 @@ import dataclasses
 import shlex
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +24,14 @@ from embodied_rl.config.training_episodes import check_changes
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.overlap import Overlap, join_states, overlap
 from embodied_rl.factory.custom import TaskEnv, refuse_reward
-from embodied_rl.factory.envs import pick_renderer
 from embodied_rl.factory.info import machine_info, simulator_info, versions
 from embodied_rl.factory.made_for import need_control_rate
 from embodied_rl.factory.premises import left_out_states, require_train_states
-from embodied_rl.factory.protocol_envs import training_episodes
 from embodied_rl.factory.run_config import envs_of_rank, new_view, resolve, with_step_discount
-from embodied_rl.factory.suites import Tasks, View, asked, load, open_tasks, opened_by_user, view_of
+from embodied_rl.factory.scenes import pick_renderer
+from embodied_rl.factory.suites import Tasks, asked, load, open_tasks, opened_by_user
 from embodied_rl.factory.tasks import LIBERO_SUITES, bundles_digest
+from embodied_rl.factory.view import View, training_episodes, view_of
 from embodied_rl.jobs.run_info import check_bundles
 from embodied_rl.jobs.train_policy import RunPolicy, check_policy, loaded, new, passed
 from embodied_rl.learner.types import TrainablePolicy
@@ -281,12 +282,8 @@ def find_schedule(config: TrainConfig, tasks: Tasks, policy: Any, console: Conso
     if policy is None:
         with open_tasks(tasks, one_env(config.env), view) as env:
             policy = new(config, env).policy
-
-    def open_env(env: EnvConfig) -> AbstractContextManager[VecEnv]:
-        return open_tasks(tasks, env, view)
-
     train_states = tasks.heldout_states if config.train_states == "heldout" else tasks.train_states
-    tuning = tune(config, open_env, policy, train_states, console, further_devices(config))
+    tuning = tune(config, partial(open_tasks, tasks, view=view), policy, train_states, console, further_devices(config))
     console.print(tuning.table())
     console.print(f"  autotune      {tuning.describe()}", soft_wrap=True, markup=False, highlight=False)
     return tuning

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ from embodied_rl.errors import UserError
 from embodied_rl.factory.policies import PublishedOptions, load_policy
 from embodied_rl.rng import DecisionRng, philox
 from embodied_rl.types import Observation, concatenate
-from embodied_rl.vec_env import VecEnv
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
@@ -84,18 +83,15 @@ def observations(policy: AnyPolicy, suite: str) -> Observation:
 
 
 def _recorded(policy: AnyPolicy, suite: str) -> Observation:
-    from embodied_rl.factory.suites import load, open_tasks, view_of
+    from embodied_rl.factory.suites import load, open_tasks
+    from embodied_rl.factory.view import view_of
     from embodied_rl.jobs.efficient_inference import first_observations
     from embodied_rl.rollout.sampler import evaluation_specs
 
     env = usual_env(suite, 1)
     tasks = load(suite, (), env)
     specs = evaluation_specs({name: list(rows)[:ROWS] for name, rows in tasks.heldout_states.items()}, 0)
-
-    def open_envs() -> AbstractContextManager[VecEnv]:
-        return open_tasks(tasks, env, view_of(policy))
-
-    rows = first_observations(open_envs, specs)[:ROWS]
+    rows = first_observations(partial(open_tasks, tasks, env, view_of(policy)), specs)[:ROWS]
     return concatenate(rows)
 
 

@@ -17,7 +17,7 @@ from embodied_rl.evaluation.adastop import ComparisonPlan, ComparisonState, Deci
 from embodied_rl.evaluation.benchmark import interleaved
 from embodied_rl.evaluation.evaluate import run_once
 from embodied_rl.evaluation.record import seen_at
-from embodied_rl.jobs.evaluation_setup import EvaluationPlan, make_plan, open_evaluation_env, prepare
+from embodied_rl.jobs.evaluation_setup import EvaluationPlan, evaluation_env, make_plan, prepare
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.sim.libero.protocol import Protocol
 from embodied_rl.sim.wrappers.flip_gripper import FlipGripper
@@ -114,7 +114,7 @@ class _Study:
         command = dataclasses.replace(side.command, states_per_task=self.per_task)
         plan = dataclasses.replace(make_plan(side.benchmark, command, self.console), protocol=variation.protocol)
         ready = prepare(plan, plan.command)
-        with open_evaluation_env(plan, ready.policy, ready.renderer) as env:
+        with evaluation_env(plan, ready.policy, ready.renderer) as env:
             yield plan, ready.policy, env
 
     def _traces(self, name: str, specs: Sequence[EpisodeSpec]) -> list[Trace]:

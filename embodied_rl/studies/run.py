@@ -17,9 +17,9 @@ from embodied_rl.config.env import resized
 from embodied_rl.evaluation.adastop import ComparisonState
 from embodied_rl.evaluation.benchmark import summarise
 from embodied_rl.evaluation.results_log import EpisodeResultsLog, Finished
-from embodied_rl.factory.envs import announce_compilation
+from embodied_rl.factory.scenes import announce_compilation
 from embodied_rl.jobs.eval_request import BenchmarkCommand, request_of
-from embodied_rl.jobs.evaluation_setup import EvaluationPlan, make_plan, open_evaluation_env, prepare, run_episodes
+from embodied_rl.jobs.evaluation_setup import EvaluationPlan, evaluation_env, make_plan, prepare, run_episodes
 from embodied_rl.jobs.videos import missing_videos, record_failure
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.types import EpisodeResult
@@ -165,7 +165,7 @@ def _run_planned(plan: EvaluationPlan, job: Job, say: Callable[[Any], None], che
     """The same where the episodes are at hand."""
     asked = job.evaluation.command
     ready = prepare(plan, asked)
-    with open_evaluation_env(plan, ready.policy, ready.renderer) as env:
+    with evaluation_env(plan, ready.policy, ready.renderer) as env:
         if job.episodes:
             wanted = set(job.episodes)
             specs = [spec for spec in plan.specs if spec.episode_id in wanted]

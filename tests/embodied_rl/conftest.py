@@ -26,12 +26,9 @@ def one_thread() -> None:
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """`train` and `eval` run on a stand-in for the simulator."""
-    import embodied_rl.factory.suites  # noqa: F401 (or its first import would keep the stand-in)
     from tests.embodied_rl.stand_in import open_stand_in
 
-    # this one first: it is imported now, and must find the real function to be put back afterwards
-    monkeypatch.setattr("embodied_rl.factory.protocol_envs.open_env", open_stand_in)
-    monkeypatch.setattr("embodied_rl.factory.suites.open_env", open_stand_in)
+    monkeypatch.setattr("embodied_rl.factory.scenes._simulated", open_stand_in)
 
 
 @pytest.fixture(scope="session")
@@ -49,14 +46,12 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def finished(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two updates on the stand-in, from a relative checkpoint, without videos. Tests copy it."""
-    import embodied_rl.factory.protocol_envs  # noqa: F401 (see `stand_in`)
     from embodied_rl.cli import main
     from tests.embodied_rl.stand_in import open_stand_in, words
 
     run = tmp_path_factory.mktemp("finished") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("embodied_rl.factory.protocol_envs.open_env", open_stand_in)
-        patch.setattr("embodied_rl.factory.suites.open_env", open_stand_in)
+        patch.setattr("embodied_rl.factory.scenes._simulated", open_stand_in)
         patch.chdir(checkpoint.parent)
         assert main(words(Path(checkpoint.name), run, "--videos", "0")) == 0
     return run

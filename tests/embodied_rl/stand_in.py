@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from embodied_rl.factory.view import View
 from embodied_rl.rng import philox
 from embodied_rl.telemetry.metrics import read_metrics
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
@@ -71,19 +71,10 @@ class StandIn:
         pass
 
 
-def open_stand_in(
-    tasks: Any,
-    config: Any,
-    image_size: int,
-    *,
-    cameras: int,
-    stop_at_success: bool = True,
-    device: str,
-    state: bool = False,
-    training: Any = None,
-) -> contextlib.closing[StandIn]:
-    """Takes the place of `embodied_rl.factory.suites.open_env`."""
-    return contextlib.closing(StandIn(config.num_envs, image_size, cameras))
+def open_stand_in(tasks: Any, config: Any, view: View) -> StandIn:
+    """Takes the place of `embodied_rl.factory.scenes._simulated`."""
+    assert view.cameras is not None
+    return StandIn(config.num_envs, view.image_size, view.cameras)
 
 
 def words(checkpoint: Path, run: Path, *more: str) -> list[str]:

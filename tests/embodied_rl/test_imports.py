@@ -42,6 +42,10 @@ CONCRETE = re.compile(
     r"embodied_rl\.(sim\.(mujoco|tabletop|libero|envpool|maniskill)|policies\.(openvla|openvla_oft|pi0|smolvla|mlp))\.(.*\.)?"
     r"([A-Z]\w*(VecEnv|Stream|Task|Policy|Factory))$"
 )
+# What opens a simulator, and the parts below `factory.suites.open_tasks` that may call it, or scenes' own way to.
+OPENER = re.compile(r"(?!env_factory$)(\w*VecEnv|\w+Factory|scene_envs|open_warp|drawn_by_warp)$")
+OPENERS = {"factory.suites", "factory.scenes", "factory.warp"}
+ENV_FUNCTION = re.compile(r"_?open_(\w+_)?envs?$")
 MAY_NAME = ("factory", "benchmarks", "sim", "policies")
 
 
@@ -90,6 +94,23 @@ def violations(name: str, tree: ast.AST) -> list[str]:
     return found
 
 
+def opened(name: str, tree: ast.AST) -> list[str]:
+    """Where module `name` of the trainer opens envs beside `factory.suites.open_tasks`."""
+    if name.partition(".")[0] in LINKED or name in OPENERS:
+        return []
+    brought = {
+        target.rpartition(".")[2] for target in imported(tree) if re.match(r"embodied_rl\.(sim|factory)\.", target)
+    }
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in brought:
+            if OPENER.match(node.func.id):
+                found.append(f"{name}:{node.lineno} calls {node.func.id}: open envs by factory.suites.open_tasks")
+        elif isinstance(node, ast.FunctionDef) and ENV_FUNCTION.match(node.name):
+            found.append(f"{name}:{node.lineno} defines {node.name}: envs are opened by factory.suites.open_tasks")
+    return found
+
+
 def edges(sources: Mapping[str, ast.AST]) -> dict[str, set[str]]:
     """Which of the modules each imports."""
     graph: dict[str, set[str]] = {name: set() for name in sources}
@@ -126,6 +147,17 @@ def test_the_rule_holds_everywhere() -> None:
     assert broken == []
 
 
+def test_envs_are_opened_by_one_function() -> None:
+    assert [line for name, path in modules() for line in opened(name, ast.parse(path.read_text()))] == []
+    for code in (
+        "from embodied_rl.factory.scenes import scene_envs\nscene_envs((), config, view)",
+        "from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv\nMujocoVecEnv(tasks, 1)",
+        "def open_env(): ...",
+    ):
+        assert opened("jobs.x", ast.parse(code))
+        assert not opened("factory.scenes", ast.parse(code))
+
+
 def test_no_modules_import_each_other() -> None:
     assert cycles(edges({name: ast.parse(path.read_text()) for name, path in modules()})) == []
 
@@ -141,7 +173,7 @@ def test_no_modules_import_each_other() -> None:
         ("utils.x", "from embodied_rl.rollout.sampler import EpisodeSampler"),
         ("learner.x", "from embodied_rl.scheduler.make import make_scheduler"),
         ("scheduler.x", "from embodied_rl.config.train import TrainConfig"),
-        ("training.x", "from embodied_rl.factory.envs import open_env"),
+        ("training.x", "from embodied_rl.factory.suites import open_tasks"),
         ("factory.x", "from embodied_rl.jobs.train import run"),
         ("autotune.x", "def f():\n    from embodied_rl.cli.plan import main"),
         ("jobs.x", "from embodied_rl.cli.train import main"),
@@ -163,7 +195,7 @@ def test_a_broken_rule_is_found(name: str, code: str) -> None:
 @pytest.mark.parametrize(
     ("name", "code"),
     [
-        ("jobs.x", "from embodied_rl.factory.envs import open_env"),
+        ("jobs.x", "from embodied_rl.factory.suites import open_tasks"),
         ("factory.x", "from embodied_rl.sim.libero.tasks import LiberoTask"),
         ("benchmarks.x", "from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv"),
         ("real_robot.twin.x", "from embodied_rl.sim.task import Task"),

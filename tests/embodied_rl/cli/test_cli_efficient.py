@@ -39,14 +39,17 @@ class World(StandIn):
         World.started += episodes
 
 
-def _open(*_: Any, **__: Any) -> contextlib.closing[World]:
+def _simulated(*_: Any) -> World:
+    return World(3, 64, 2)
+
+
+def _open() -> contextlib.closing[World]:
     return contextlib.closing(World(3, 64, 2))
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> type[World]:
-    monkeypatch.setattr("embodied_rl.factory.protocol_envs.open_env", _open)
-    monkeypatch.setattr("embodied_rl.factory.suites.open_env", _open)
+    monkeypatch.setattr("embodied_rl.factory.scenes._simulated", _simulated)
     World.started = []
     return World
 
@@ -74,7 +77,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished evaluation that leaves nothing out. Tests copy it."""
     folder = tmp_path_factory.mktemp("evaluated") / "e"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("embodied_rl.factory.protocol_envs.open_env", _open)
+        patch.setattr("embodied_rl.factory.scenes._simulated", _simulated)
         assert main(words(folder)) == 0
     return folder
 

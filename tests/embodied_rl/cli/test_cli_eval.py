@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -19,6 +18,7 @@ from embodied_rl.cli import main
 from embodied_rl.cli.eval import checked
 from embodied_rl.errors import UserError
 from embodied_rl.factory.tasks import task_digest
+from embodied_rl.factory.view import View
 from embodied_rl.jobs.eval_request import BenchmarkCommand, request_of, suite_name
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.types import ChunkResult, EpisodeSpec
@@ -50,16 +50,15 @@ class World(StandIn):
         return super().step(env_ids, actions)
 
 
-def open_world(
-    tasks: Any, config: Any, image_size: int, *, cameras: int, stop_at_success: bool, device: str, **_: Any
-) -> contextlib.closing[World]:
-    assert stop_at_success is False
-    return contextlib.closing(World(config.num_envs, image_size, cameras))
+def open_world(tasks: Any, config: Any, view: View) -> World:
+    assert view.stop_at_success is False
+    assert view.cameras is not None
+    return World(config.num_envs, view.image_size, view.cameras)
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> type[World]:
-    monkeypatch.setattr("embodied_rl.factory.protocol_envs.open_env", open_world)
+    monkeypatch.setattr("embodied_rl.factory.scenes._simulated", open_world)
     World.started, World.sizes, World.interrupt = [], [], -1
     return World
 
@@ -78,7 +77,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     """A finished evaluation without videos, which tests copy; and how often its world stepped."""
     folder, World.interrupt = tmp_path_factory.mktemp("evaluated") / "e", -1
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("embodied_rl.factory.protocol_envs.open_env", open_world)
+        patch.setattr("embodied_rl.factory.scenes._simulated", open_world)
         assert main(words(folder, "--videos", "0")) == 0
     return folder, -1 - World.interrupt
 
@@ -303,7 +302,7 @@ def test_what_is_refused_before_its_first_episode_leaves_no_folder(
     def refuse(*_: Any, **__: Any) -> None:
         raise UserError("no such simulator here")
 
-    monkeypatch.setattr("embodied_rl.factory.protocol_envs.open_env", refuse)
+    monkeypatch.setattr("embodied_rl.factory.scenes._simulated", refuse)
     (tmp_path / "mine").mkdir()
     for folder in (tmp_path / "mine", tmp_path / "new" / "e"):
         assert main(words(folder)) == 2

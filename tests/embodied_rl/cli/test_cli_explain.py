@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +15,8 @@ import yaml
 
 from embodied_rl.cli import main
 from embodied_rl.config.env import MujocoConfig, scenes
-from embodied_rl.factory.protocol_envs import open_protocol_env
+from embodied_rl.factory.scenes import scene_envs
+from embodied_rl.factory.view import View
 from embodied_rl.sim.libero.protocol import protocol
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.studies.explain_config import factors, read_side, with_factor
@@ -24,15 +24,14 @@ from embodied_rl.types import ChunkResult, EpisodeSpec
 from tests.embodied_rl.stand_in import StandIn
 
 
-def open_world(
-    tasks: Any, config: Any, image_size: int, *, cameras: int, stop_at_success: bool, device: str, **_: Any
-) -> contextlib.closing[StandIn]:
-    return contextlib.closing(StandIn(config.num_envs, image_size, cameras))
+def open_world(tasks: Any, config: Any, view: View) -> StandIn:
+    assert view.cameras is not None
+    return StandIn(config.num_envs, view.image_size, view.cameras)
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("embodied_rl.factory.protocol_envs.open_env", open_world)
+    monkeypatch.setattr("embodied_rl.factory.scenes._simulated", open_world)
 
 
 def side(path: Path, **options: Any) -> Path:
@@ -88,7 +87,8 @@ def test_pictures_are_mirrored_where_a_protocol_mirrors_them_at_the_policys_size
     seen = []
     for name in ("native", "lerobot"):
         chosen = replace(protocol(name), settle_steps=0)
-        with open_protocol_env([], MujocoConfig(num_envs=1, num_threads=1), chosen, 32, 2) as env:
+        config = MujocoConfig(num_envs=1, num_threads=1, renderer="raycast")
+        with scene_envs([], config, View(image_size=32, protocol=chosen, judged=True)) as env:
             env.reset([0], [spec])
             obs = env.new_observation(1)
             env.observe([0], obs)
@@ -152,13 +152,14 @@ def test_a_perturbation_that_is_decided_early_runs_no_further_episodes(
 ) -> None:
     """Light always fails, 8 of 8 pairs at the first of two looks: 2 of 256 sign vectors. Words change nothing."""
 
-    def open_dark(tasks: Any, config: Any, image_size: int, **options: Any) -> contextlib.closing[Dark]:
-        env = Dark(config.num_envs, image_size, options["cameras"])
+    def open_dark(tasks: Any, config: Any, view: View) -> Dark:
+        assert view.cameras is not None
+        env = Dark(config.num_envs, view.image_size, view.cameras)
         env.harmful = "#" in tasks[0].name and tasks[0].instruction == plain
-        return contextlib.closing(env)
+        return env
 
     plain = load_suite("tabletop_object")[0].instruction
-    monkeypatch.setattr("embodied_rl.factory.protocol_envs.open_env", open_dark)
+    monkeypatch.setattr("embodied_rl.factory.scenes._simulated", open_dark)
     first = side(tmp_path / "mine.yaml", checkpoint=str(checkpoint), env={"num_envs": 2})
     out = tmp_path / "out"
     words = ["explain", str(first), "--perturb", "instruction", "light", "--episodes", "48", "--looks", "2"]

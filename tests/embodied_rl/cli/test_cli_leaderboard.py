@@ -16,6 +16,7 @@ import torch
 import yaml
 
 from embodied_rl.cli import main
+from embodied_rl.factory.view import View
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.studies.leaderboard import evaluations_of
 from embodied_rl.studies.leaderboard_config import read_leaderboard
@@ -58,15 +59,14 @@ class World(StandIn):
         return result
 
 
-def open_world(
-    tasks: Any, config: Any, image_size: int, *, cameras: int, stop_at_success: bool, device: str, **_: Any
-) -> contextlib.closing[World]:
-    return contextlib.closing(World(config.num_envs, image_size, cameras))
+def open_world(tasks: Any, config: Any, view: View) -> World:
+    assert view.cameras is not None
+    return World(config.num_envs, view.image_size, view.cameras)
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> type[World]:
-    monkeypatch.setattr("embodied_rl.factory.protocol_envs.open_env", open_world)
+    monkeypatch.setattr("embodied_rl.factory.scenes._simulated", open_world)
     World.started, World.kill, World.broken = [], -1, None
     return World
 

@@ -237,7 +237,7 @@ def test_a_task_that_nobody_can_solve_is_refused_with_the_command_that_says_why(
 
 
 def test_libero_is_drawn_as_officially_and_the_tabletop_plainly(installed: Path) -> None:
-    from embodied_rl.factory.envs import pick_render_quality
+    from embodied_rl.factory.scenes import pick_render_quality
     from embodied_rl.sim.tabletop import load_suite
 
     official, ours = [load_task(installed, NAME)], load_suite("tabletop_goal")[:1]

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from embodied_rl.factory.envs import announce_compilation
+from embodied_rl.factory.scenes import announce_compilation
 from embodied_rl.factory.tasks import load_tasks
 from embodied_rl.jobs.describe import statistics_words
 from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.types import EpisodeSpec
 from embodied_rl.utils.console import _TOLD
 
-SAY = "from embodied_rl.factory.envs import announce_compilation; announce_compilation()"
+SAY = "from embodied_rl.factory.scenes import announce_compilation; announce_compilation()"
 
 
 @pytest.mark.process

@@ -12,9 +12,10 @@ from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
 from embodied_rl.config.env import MujocoConfig
 from embodied_rl.config.train import TrainConfig
 from embodied_rl.errors import UserError
-from embodied_rl.factory.protocol_envs import open_protocol_env
 from embodied_rl.factory.run_config import resolve
+from embodied_rl.factory.scenes import scene_envs
 from embodied_rl.factory.tasks import load_tasks
+from embodied_rl.factory.view import View
 from embodied_rl.sim.libero.protocol import protocol
 from embodied_rl.sim.render import Choice
 from embodied_rl.sim.state.vector import StateLayout
@@ -65,10 +66,10 @@ def test_what_does_not_go_together_is_refused(options: dict, said: str) -> None:
 
 
 def test_a_protocol_pays_for_success() -> None:
-    tasks, config = load_tasks("tabletop_goal")[:1], MujocoConfig(num_envs=1, reward="staged")
+    tasks, config = load_tasks("tabletop_goal")[:1], MujocoConfig(num_envs=1, renderer="raycast", reward="staged")
     with (
         pytest.raises(UserError, match="goes with --protocol native"),
-        open_protocol_env(tasks, config, protocol("libero"), 16, 2),
+        scene_envs(tasks, config, View(image_size=16, protocol=protocol("libero"))),
     ):
         pass
 

@@ -9,7 +9,8 @@ import pytest
 from embodied_rl.config.env import ENVS, GymnasiumConfig, MujocoConfig
 from embodied_rl.config.suites import STATE_SUITES, SUITES, suite_named, usual_env
 from embodied_rl.errors import UserError
-from embodied_rl.factory.suites import View, load, open_tasks
+from embodied_rl.factory.suites import load, open_tasks
+from embodied_rl.factory.view import View
 from embodied_rl.sim.libero.protocol import protocol
 from embodied_rl.sim.mujoco.episodes import TrainingEpisodes
 

@@ -9,7 +9,8 @@ import pytest
 import embodied_rl as erl
 from embodied_rl.config.env import MujocoConfig, SceneConfig, WarpConfig
 from embodied_rl.errors import UserError
-from embodied_rl.factory.envs import open_env, pick_renderer
+from embodied_rl.factory.scenes import pick_renderer, scene_envs
+from embodied_rl.factory.view import View
 from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.sim.warp import install
@@ -37,7 +38,7 @@ def test_options_that_do_not_go_together_are_refused(
 def test_pictures_that_nobody_draws_are_not_randomised(simulator: type[SceneConfig], what: str) -> None:
     config = dataclasses.replace(simulator(num_envs=1), renderer="warp", **{f"randomize_{what}": 0.1})  # type: ignore[arg-type]
     with pytest.raises(UserError, match="without cameras there are none"):
-        open_env(load_suite("tabletop_spatial")[:1], config, 16, cameras=0, state=simulator is MujocoConfig)
+        scene_envs(load_suite("tabletop_spatial")[:1], config, View(cameras=0, state=True))
 
 
 def test_the_scenes_of_warp_are_those_of_the_current_era() -> None:
@@ -48,7 +49,7 @@ def test_the_scenes_of_warp_are_those_of_the_current_era() -> None:
 @needs_warp
 def test_a_state_needs_the_native_engine() -> None:
     with pytest.raises(UserError, match="no state"):
-        open_env(load_suite("tabletop_spatial")[:1], WarpConfig(num_envs=1), 16, state=True)
+        scene_envs(load_suite("tabletop_spatial")[:1], WarpConfig(num_envs=1), View(state=True))
 
 
 def test_worlds_that_warp_cannot_draw_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +66,7 @@ def test_worlds_that_warp_cannot_draw_are_closed(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(install, "require", missing)
     monkeypatch.setattr(MujocoVecEnv, "close", close)
     with pytest.raises(UserError, match="not installed"):
-        open_env(load_suite("tabletop_spatial")[:1], MujocoConfig(num_envs=1, renderer="warp"), 16)
+        scene_envs(load_suite("tabletop_spatial")[:1], MujocoConfig(num_envs=1, renderer="warp"), View(image_size=16))
     assert len(closed) == 1
 
 

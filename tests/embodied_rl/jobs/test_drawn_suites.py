@@ -21,8 +21,9 @@ from embodied_rl.data.lerobot import load
 from embodied_rl.errors import UserError
 from embodied_rl.factory.experts import Stage, open_stage, stage_of
 from embodied_rl.factory.policies import save_policy
-from embodied_rl.factory.suites import View, open_tasks
 from embodied_rl.factory.suites import load as load_tasks
+from embodied_rl.factory.suites import open_tasks
+from embodied_rl.factory.view import View
 from embodied_rl.policies.mlp.checkpoint import fresh
 from tests.sim.metaworld.there import needs_metaworld
 from tests.sim.optional import needs

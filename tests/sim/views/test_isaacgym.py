@@ -10,7 +10,7 @@ import torch
 
 import embodied_rl as erl
 from embodied_rl.errors import UserError
-from embodied_rl.factory.views import SampledEpisodes
+from embodied_rl.factory.sampled_episodes import SampledEpisodes
 from embodied_rl.sim.views.isaacgym import IsaacGymEnv
 from embodied_rl.types import ChunkResult, EpisodeSpec, Observation
 from tests.toy_world import HELDOUT, HORIZON, TASKS, ToyEnv
