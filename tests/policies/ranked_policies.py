@@ -25,10 +25,12 @@ from embodied_rl.policies.openvla.config import nano
 from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.policies.smolvla.policy import SmolVLAPolicy
+from embodied_rl.policies.wrapped.policy import WrappedPolicy
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import EpisodeResult, EpisodeSpec, Observation, RolloutBatch
 from tests.embodied_rl.ranks import place
-from tests.policies import oft_policies, pi0_models, smolvla_models
+from tests.policies import oft_policies, pi0_models, smolvla_models, wrapped_networks
+from tests.policies.wrapped_networks import wrapped
 
 ROWS = 7
 
@@ -67,6 +69,8 @@ POLICIES: dict[str, Callable[[], Any]] = {
     "pi0.5": lambda: pi0_models.tiny_policy("pi05"),
     "pi0.5, recompute": lambda: _trained_as(pi0_models.tiny_policy("pi05"), recompute=True),
     "smolvla": smolvla_models.tiny_policy,
+    "wrapped tokens, LoRA": lambda: wrapped("tokens", lora_rank=2),
+    "wrapped velocity field": lambda: wrapped("velocity"),
 }
 
 
@@ -75,6 +79,8 @@ def _observe(policy: Any) -> Observation:
         return smolvla_models.observation(ROWS)
     if isinstance(policy, Pi0Policy):
         return pi0_models.observation(ROWS)
+    if isinstance(policy, WrappedPolicy):
+        return wrapped_networks.observation(ROWS)
     return oft_policies.observation(ROWS, policy)
 
 

@@ -25,17 +25,20 @@ from embodied_rl.types import ActOutput, EvalOutput, Observation
 from tests.embodied_rl.algorithms.test_flow_algorithms import flow_policy
 from tests.embodied_rl.scheduler.toys import Setup, assert_same_rows, pipelined, serial
 from tests.env_info import env_info
-from tests.policies.wrapped_networks import FIELD_DIM, HORIZON, INFO, KINDS, VALUES, WIDTH, MeanNet, wrapped
-from tests.toy import ACTION_DIM, CHUNK, INSTRUCTIONS, SIZE
+from tests.policies.wrapped_networks import (
+    FIELD_DIM,
+    HORIZON,
+    INFO,
+    KINDS,
+    VALUES,
+    WIDTH,
+    MeanNet,
+    observation,
+    wrapped,
+)
+from tests.toy import ACTION_DIM, CHUNK
 
 TERMS = CHUNK * ACTION_DIM
-
-
-def observation(rows: int = 5) -> Observation:
-    draws = np.random.default_rng(0)
-    images = draws.integers(0, 256, (rows, 1, SIZE, SIZE, 3), dtype=np.uint8)
-    words = [list(INSTRUCTIONS.values())[row % 2] for row in range(rows)]
-    return Observation.from_numpy(images, draws.normal(0, 0.5, (rows, 2)).astype(np.float32), words)
 
 
 def decisions(rows: int = 5) -> DecisionRng:

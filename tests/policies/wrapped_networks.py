@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,11 +19,18 @@ from embodied_rl.policies.wrapped.heads import (
 from embodied_rl.policies.wrapped.policy import WrappedPolicy, wrap_policy
 from embodied_rl.types import Observation
 from embodied_rl.vec_env import EnvInfo
-from tests.toy import ACTION_DIM, BINS, CHUNK, SIZE, ToyEnv, row_linear
+from tests.toy import ACTION_DIM, BINS, CHUNK, INSTRUCTIONS, SIZE, ToyEnv, row_linear
 
 WIDTH, HORIZON, FIELD_DIM = 32, CHUNK + 1, ACTION_DIM + 1
 INFO = ToyEnv(1).info
 VALUES = torch.linspace(-1, 1, BINS)
+
+
+def observation(rows: int = 5) -> Observation:
+    draws = np.random.default_rng(0)
+    images = draws.integers(0, 256, (rows, 1, SIZE, SIZE, 3), dtype=np.uint8)
+    words = [list(INSTRUCTIONS.values())[row % 2] for row in range(rows)]
+    return Observation.from_numpy(images, draws.normal(0, 0.5, (rows, 2)).astype(np.float32), words)
 
 
 class Trunk(nn.Module):
