@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from embodied_rl.config.env import AUTO, EnvConfig, MujocoConfig
+from embodied_rl.config.suites import SUITE
 from embodied_rl.config.train import read_env, read_yaml
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.adastop import seed_looks
@@ -28,7 +29,7 @@ class LeaderboardOptions:
 
     title: str = "Leaderboard"
     """Title of the page."""
-    suites: tuple[str, ...] = ("tabletop_spatial",)
+    suites: tuple[str, ...] = (SUITE,)
     """Suites by their whole names, such as libero_spatial."""
     states_per_task: int | None = None
     """Only the first so many held-out states of each task (None: all)."""
