@@ -113,7 +113,11 @@ def make_vec_env(
         device=pick_device(device) if by_warp else "cpu",
     )
     found, _ = load(suite, tasks, config).judged(LastingConsole(stderr=True))
-    return open_tasks(found, config, view)
+    env = open_tasks(found, config, view)
+    if view.fit is not None and not env.info.cameras:
+        env.close()
+        raise UserError(f"image_size and cameras do not apply to '{suite}': its tasks show no images.")
+    return env
 
 
 def _env_config(suite: str, simulator: str | None, options: dict[str, Any]) -> EnvConfig:

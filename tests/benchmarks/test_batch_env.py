@@ -21,7 +21,7 @@ def test_worlds_move_as_the_bindings_do() -> None:
         won = worlds.step(actions)
         assert won.tolist() == [alone.advance(actions[0]), False]
     qpos = worlds.batch.bind("qpos")
-    assert np.abs(qpos[0] - alone.world.data.qpos).max() < 1e-6
+    assert np.abs(qpos[0] - alone.env.data.qpos).max() < 1e-6
     assert np.abs(qpos[1] - qpos[0]).max() > 1e-3
 
 

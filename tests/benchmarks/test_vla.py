@@ -139,7 +139,7 @@ def test_a_small_gpu_is_refused_before_anything_is_loaded(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(vla, "pick_device", lambda wanted: "cuda")
-    monkeypatch.setattr(vla, "room", lambda device, held: 2**20)
+    monkeypatch.setattr(vla, "room", lambda device: 2**20)
     monkeypatch.setattr(vla, "fill", lambda policy, device: pytest.fail("loaded"))
     assert main(["bench", "vla", "--quick"]) == 2
     said = capsys.readouterr().err

@@ -29,6 +29,7 @@ DISTRIBUTIONS = {
     "markupsafe": "jinja2",
     "huggingface_hub": "huggingface-hub",
     "mani_skill": "mani-skill",
+    "sapien": "mani-skill",  # which brings it
     "mujoco_warp": "mujoco-warp",
     "warp": "warp-lang",
     "rl_games": "rl-games",
@@ -108,7 +109,7 @@ def test_every_import_of_the_tests_is_declared() -> None:
     declared = names(PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]) | set(OPTIONAL)
     # make_*.py made golden files, in environments of their own that they describe
     paths = sorted(path for path in (ROOT / "tests").rglob("*.py") if not path.name.startswith("make_"))
-    own = {"fake_line_simulator", "ppo_single_file"}  # written by a test into its own folder; an example
+    own = {"fake_line_simulator", "point_robot", "ppo_single_file", "wrapped_policy"}  # made by tests; examples
     found = third_party((str(path), path) for path in paths)
     assert {name: users for name, users in found.items() if name not in declared | own} == {}
 

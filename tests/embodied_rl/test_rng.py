@@ -101,7 +101,8 @@ BY_HAND = {
     "sim/perturb/visual.py": 1,  # by bodies, under a seed that is drawn for them alone
     "sim/maniskill/tasks.py": 1,  # fixed seeds, which stand for their only streams
     "sim/envpool/tasks.py": 1,
-    "policies/pi0/policy.py": 2,
+    "sim/metaworld/tasks.py": 1,
+    "policies/flow.py": 2,
     "embodied_rl/jobs/verify_export.py": 1,  # what an export is tried on
 }
 

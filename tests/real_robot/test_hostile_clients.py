@@ -169,7 +169,7 @@ def test_large_pictures_do_not_keep_a_small_one_waiting() -> None:
             assert go_on.wait(900)
         return fitter(image)
 
-    with Serving(picture=picture) as server, ThreadPoolExecutor(3) as pool, ExitStack() as stack:
+    with Serving(image=picture) as server, ThreadPoolExecutor(3) as pool, ExitStack() as stack:
         robots = [stack.enter_context(OpenpiLike(server.port)) for _ in range(4)]
         large = [pool.submit(robot.infer, libero_obs(number, size=600)) for number, robot in enumerate(robots[:3])]
         assert reading.wait(900)
@@ -191,7 +191,7 @@ def test_reading_counts_for_the_deadline() -> None:
         time.sleep(0.01)
         return fitter(image)
 
-    with Serving(picture=slow) as server, OpenpiLike(server.port) as robot:
+    with Serving(image=slow) as server, OpenpiLike(server.port) as robot:
         robot.infer(libero_obs(2))
         with pytest.raises(RuntimeError, match="too late to act"):
             robot.infer(libero_obs(2) | {"deadline_ms": 1})

@@ -307,7 +307,7 @@ def test_an_error_of_the_server_is_in_its_log_and_costs_one_connection(
 
     with OpenpiLike(server.port) as client, OpenpiLike(server.port) as other:
         with monkeypatch.context() as patch:
-            patch.setattr(server.server, "_picture", broken)
+            patch.setattr(server.server, "_image", broken)
             with pytest.raises(ConnectionClosed) as found:
                 client.infer(libero_obs(0))
         assert found.value.rcvd is not None

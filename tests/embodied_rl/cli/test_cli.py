@@ -101,7 +101,7 @@ def test_no_command_shows_help_and_fails(capsys: pytest.CaptureFixture[str]) -> 
         ("train libre", "unknown benchmark 'libre'. Did you mean 'libero'?"),
         ("train libero --policy openvlla", "unknown policy 'openvlla'. Did you mean 'openvla'?"),
         ("train tabletop --policy mlp", "--policy mlp learns in suites of tasks with a state (gymnasium, "),
-        ("train metaworld --task reach-v3 --policy openvla", "sees images, and metaworld has a state"),
+        ("train fetch --task FetchReachDense-v4 --policy openvla", "sees images, and fetch has a state"),
         ("train metaworld --task reach-v3 --algorithm grpo", "--algorithm grpo is not offered for mlp"),
         ("train gymnasium --task embodied_rl/tabletop_goal-v0", "shows images: embodied-rl train tabletop"),
         ("train metaworld --task reach-v3 --env.num-threads 2", "--env.num-threads does not apply to envpool (it"),

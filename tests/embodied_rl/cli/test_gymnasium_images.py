@@ -56,7 +56,8 @@ def test_every_policy_of_images_trains_by_the_id_alone(tmp_path: Path, policy: s
     assert made.chunk_len == (2 if policy == "smolvla" else 4)
     reads = json.loads((run / "run.json").read_text())[-1]["simulator"]["reads"]
     assert reads == ["camera top: observation['pixels']['top'], 96x96", "proprio: observation['agent_pos'], 14 numbers"]
-    assert main(["eval", "gymnasium", "--task", ARMS, "--checkpoint", str(run), "--states-per-task", "2"]) == 0
+    evaluate = ["eval", "gymnasium", "--task", ARMS, "--checkpoint", str(run), "--states-per-task", "2"]
+    assert main([*evaluate, "--output", str(tmp_path / "evaluation")]) == 0
 
 
 @pytest.mark.parametrize("policy", ["openvla", "pi0"])
@@ -80,7 +81,8 @@ def test_what_imitates_a_robots_data_trains_and_acts_in_an_env_of_its_sizes(
     made = load_policy(policy_folder(str(run)))
     assert made.base is not None
     assert made.unnorm_key == "arms"
-    assert main(["eval", "gymnasium", "--task", ARMS, "--checkpoint", str(run), "--states-per-task", "2"]) == 0
+    evaluate = ["eval", "gymnasium", "--task", ARMS, "--checkpoint", str(run), "--states-per-task", "2"]
+    assert main([*evaluate, "--output", str(tmp_path / "evaluation")]) == 0
 
 
 def test_a_resumed_run_of_images_goes_on_exactly(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def state_policy(folder: Path, observation: int) -> str:
     return str(folder)
 
 
+@pytest.mark.process
 @needs_metaworld()
 @needs("envpool")
 def test_programs_get_images_where_they_ask_the_simulator_that_has_them() -> None:
@@ -89,6 +90,7 @@ def test_maniskill_shows_a_policy_of_images_two_cameras_and_one_of_states_none()
         assert (opened.info.cameras, opened.info.proprio_dim) == ((), 8)
 
 
+@pytest.mark.process
 @needs_metaworld()
 def test_the_scripted_expert_of_metaworld_is_recorded_as_it_acts() -> None:
     with open_stage(stage("scripted")) as bench:
@@ -103,6 +105,7 @@ def test_the_scripted_expert_of_metaworld_is_recorded_as_it_acts() -> None:
         assert not np.array_equal(pushed.action, pushed.executed)
 
 
+@pytest.mark.process
 @needs_metaworld()
 def test_a_state_policy_acts_on_the_state_beside_the_images(tmp_path: Path) -> None:
     """Trained with proprio before the state, or where there is none."""

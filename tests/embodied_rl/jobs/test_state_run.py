@@ -135,7 +135,10 @@ def test_a_run_may_begin_with_a_checkpoint(short: Path, tmp_path: Path) -> None:
         ("train gymnasium --task Nope-v0", "gymnasium has no 'Nope-v0'"),
         ("train gymnasium --task Pendulum-v1 --env.renderer egl", "does not apply"),
         ("train gymnasium --task Pendulum-v1 --protocol openvla", "does not apply"),
-        ("train gymnasium --task Pendulum-v1 --policy openvla", "sees images, and gymnasium has a state"),
+        (
+            "train gymnasium --task Pendulum-v1 --policy openvla",
+            "policy openvla reads images, and suite 'gymnasium' shows a state",
+        ),
         ("train gymnasium --recipe gymnasium_mlp_ppo", "says what is trained"),
         ("train --recipe gymnasium_mlp_ppo --suite tabletop_goal", "runs in simulator mujoco or warp, not gymnasium"),
         (

@@ -134,7 +134,7 @@ def test_two_cameras_are_the_tasks_own_and_one_in_the_hand() -> None:
             seen[cameras] = run(env, [0], draw(env.info, 1))
             assert env.info.cameras == ("base_camera", "hand_camera")[: cameras or 1]
             if cameras == 2:
-                hand = env._worlds[0, name].env.scene.sensors["hand_camera"].camera.get_local_pose()
+                hand = env._sub_envs[0, name].env.scene.sensors["hand_camera"].camera.get_local_pose()
     for one in seen.values():  # no camera changes what happens
         same_results(one[0], seen[None][0])
         assert torch.equal(one[1].proprio, seen[None][1].proprio)
@@ -156,7 +156,7 @@ def test_liberos_numbers_of_all_worlds_at_once(push: ManiSkillVecEnv) -> None:
     """As the GPU backend computes them."""
     push.reset([0], [EpisodeSpec(0, PUSH, 0, 0)])
     _, seen = run(push, [0], draw(push.info, 1))
-    at_once = libero_proprio(push._worlds[0, PUSH].env)
+    at_once = libero_proprio(push._sub_envs[0, PUSH].env)
     torch.testing.assert_close(at_once, seen.proprio, rtol=0, atol=1e-6)
 
 
