@@ -17,7 +17,7 @@ from embodied_rl.sim.libero.install.export import Official
 from embodied_rl.sim.libero.tasks import LiberoTask
 from embodied_rl.types import Array
 
-WORKER = Path(__file__).parents[1] / "sim" / "libero" / "assets" / "official" / "bench.py"
+WORKER = Path(__file__).parents[1] / "sim" / "libero" / "install" / "official" / "bench.py"
 ANSWER_SECONDS = 900.0
 """The official reset tries again for ever when anything in it fails, so an answer may never come."""
 

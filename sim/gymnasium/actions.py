@@ -53,8 +53,8 @@ def action_map(space: spaces.Space[Any], name: str, *, own_units: bool = False) 
     low, high = (np.where(bounded, bound, end) for bound, end in ((space.low, -1.0), (space.high, 1.0)))
     shape, dtype, dim = space.shape, space.dtype, int(np.prod(space.shape))
     if own_units:
-        ends = (tuple(map(float, bound.ravel())) for bound in (low, high))
-        return ActionMap(dim, *ends, lambda action: np.clip(action.reshape(shape), low, high).astype(dtype))
+        least, most = (tuple(map(float, bound.ravel())) for bound in (low, high))
+        return ActionMap(dim, least, most, lambda action: np.clip(action.reshape(shape), low, high).astype(dtype))
     middle, reach = (high + low) / 2, (high - low) / 2
 
     def stretch(action: Array) -> Array:

@@ -68,7 +68,7 @@ def test_demonstrations_depend_on_their_seed_alone(libero_root: Path) -> None:
     milk, stove = load_task(libero_root, MILK), load_task(libero_root, STOVE)
     first = Attempt(0, 0, milk.name, STATE, 11)
     other = Attempt(1, 0, stove.name, STATE + 1, 12)
-    config = MujocoConfig(num_envs=1, render_quality="fast", era="current")
+    config = MujocoConfig(num_envs=1, render_quality="fast", physics_version="current")
     with open_bench([milk, stove], config, LIBERO, 8) as bench:
         episode, reason = record(bench, first, 0.04)
         assert episode is not None
