@@ -183,6 +183,33 @@ def open_frames(meta: Metadata, times: Array, starts: Array, file_rows: Array, f
     return Frames(meta.root, list(sizes.values()), blocks, block, slot, fit)
 
 
+def frames_of_videos(root: Path, videos: Sequence[Sequence[Path]], lengths: Sequence[int], size: int) -> Frames:
+    """Frames of episodes whose videos hold them and nothing else, one after the other.
+
+    Args:
+        root: where they are, for messages.
+        videos: of each episode, one a camera.
+        lengths: frames of each episode.
+        size: height and width in pixels.
+
+    Raises:
+        UserError: a video is missing or damaged.
+    """
+    limit, blocks, columns = max(1, _BLOCK_BYTES // (size * size * 3)), list[Block](), []
+    for files, length in zip(videos, lengths, strict=True):
+        row = []
+        for path in files:
+            index = video.index(path)
+            if len(index.pts) != length:
+                raise UserError(f"{path} has {len(index.pts)} frames, its episode {length}; remove the episode")
+            found, number, slot = _video_blocks(path, index, limit)
+            row.append((number + len(blocks), slot))
+            blocks += found
+        columns.append(np.array(row).reshape(-1, 2, length))
+    block, slot = np.concatenate(columns, axis=2).transpose(1, 2, 0)
+    return Frames(root, [(size, size)] * block.shape[1], blocks, block, slot)
+
+
 _Found = Iterator[tuple[Array, Sequence[Block], Array, Array]]
 """Rows, blocks, and of each row the number of its block among them and its place there."""
 

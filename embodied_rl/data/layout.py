@@ -13,6 +13,7 @@ What LeRobot does not define stands under the key `embodied_rl` of info.json and
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,12 @@ STATE, ACTION, EXECUTED = "observation.state", "action", "executed_action"
 NAMESPACE = "embodied_rl"
 ENDS_IN_SUCCESS = "ends_in_success"
 """Of an episode, under the namespace: 1 where its last frame is the end of an attempt that succeeded."""
+REWARD, DONE, SUCCESS = "next.reward", "next.done", "next.success"
+"""Columns: what the step after a frame was paid, whether it ended the episode, and whether in success."""
+INTERVENTION = "complementary_info.is_intervention"
+"""Column: whether a person acted (LeRobot's name)."""
+DECISION = f"{NAMESPACE}.decision"
+"""Column: number of the decision, counted in the episode; a chunk begins where it changes."""
 CAMERA_PREFIX = "observation.images."
 
 
@@ -58,7 +65,8 @@ CAMERA_PREFIX = "observation.images."
 class DatasetSpec:
     """What every frame of a dataset holds.
 
-    cameras: in the order of axis V; image_size: H = W in pixels; fps: Hz; flags: names of further yes-or-no columns.
+    cameras: in the order of axis V; image_size: H = W in pixels; fps: Hz; columns: further ones of one number a frame,
+    each name with its dtype, such as 'bool'.
     """
 
     cameras: tuple[str, ...]
@@ -67,7 +75,7 @@ class DatasetSpec:
     action_names: tuple[str, ...]
     fps: int = 20
     robot_type: str = "panda"
-    flags: tuple[str, ...] = ()
+    columns: Mapping[str, str] = field(default_factory=dict)
 
     def features(self) -> dict[str, dict[str, Any]]:
         """The `features` of info.json, without the video blocks that are known only once a video is written."""
@@ -82,18 +90,18 @@ class DatasetSpec:
             name: {"dtype": "float32" if name == "timestamp" else "int64", "shape": [1], "names": None}
             for name in ("timestamp", "frame_index", "episode_index", "index", "task_index")
         }
-        flags = {name: {"dtype": "bool", "shape": [1], "names": None} for name in self.flags}
-        return images | {STATE: state, ACTION: actions, EXECUTED: dict(actions)} | flags | scalars
+        more = {name: {"dtype": dtype, "shape": [1], "names": None} for name, dtype in self.columns.items()}
+        return images | {STATE: state, ACTION: actions, EXECUTED: dict(actions)} | more | scalars
 
 
 @dataclass(slots=True)
 class Episode:
-    """One demonstration of T frames.
+    """An episode of T frames.
 
     key: number in the plan that produced it; it fixes the order in the dataset. instruction: the language task.
     images uint8 [T,V,H,W,3]; state float32 [T,P]; action float32 [T,A], what the policy should learn;
     executed float32 [T,A], what the simulator was given. extra: values for the columns `embodied_rl/<name>`.
-    flags: bool [T] for each of the layout's flags.
+    columns: [T] for each of the layout's further columns.
     """
 
     key: int
@@ -103,7 +111,7 @@ class Episode:
     action: Array
     executed: Array
     extra: dict[str, str | int | float] = field(default_factory=dict)
-    flags: dict[str, Array] = field(default_factory=dict)
+    columns: dict[str, Array] = field(default_factory=dict)
 
     def check(self, spec: DatasetSpec) -> None:
         """Raise ValueError unless shapes and types are those of `spec` and all numbers are finite."""
@@ -114,7 +122,7 @@ class Episode:
             "state": (self.state, np.float32, (t, len(spec.state_names))),
             "action": (self.action, np.float32, (t, len(spec.action_names))),
             "executed": (self.executed, np.float32, (t, len(spec.action_names))),
-            **{name: (self.flags[name], np.bool_, (t,)) for name in spec.flags},
+            **{name: (self.columns[name], np.dtype(dtype), (t,)) for name, dtype in spec.columns.items()},
         }
         for name, (value, dtype, shape) in expected.items():
             if value.dtype != dtype or value.shape != shape or t == 0:

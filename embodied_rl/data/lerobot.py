@@ -9,12 +9,13 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from embodied_rl.data.columns import STEP_COLUMNS, StepColumns, step_columns
 from embodied_rl.data.frames import Frames, ImageFit, open_frames
 from embodied_rl.data.layout import ACTION, EXECUTED, NAMESPACE, STATE
 from embodied_rl.data.metadata import Metadata, one_line, read_metadata, short_name
@@ -34,7 +35,8 @@ class Demonstrations:
     starts int64 [E+1]: episode e is rows starts[e]:starts[e+1]. success bool [E]: it ends in success (False where
     nobody says so). instruction: F strings, one a frame. cameras: V feature names, in the order of axis V. info:
     meta/info.json. root: the folder. no_cameras: pictures that are no colour camera's, and why. own_units: actions are
-    as the robot takes them, such as joint angles, with no gripper in [-1, 1] at their end.
+    as the robot takes them, such as joint angles, with no gripper in [-1, 1] at their end. columns: rewards, ends,
+    decisions and who acted, neutral where the data set does not say.
     """
 
     images: Array | Frames
@@ -49,6 +51,11 @@ class Demonstrations:
     root: Path
     no_cameras: Mapping[str, str] = field(default_factory=dict)
     own_units: bool = False
+    columns: StepColumns = field(default=cast("StepColumns", None))
+
+    def __post_init__(self) -> None:
+        if self.columns is None:
+            self.columns = step_columns(pa.table({}), self.starts, self.success)
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -103,7 +110,18 @@ def load(root: Path, cameras: Sequence[str] = (), fit: ImageFit | None = None) -
         kept_for_success = "expert" in stamp and stamp.get("keep") != "all"  # `collect` keeps no others unless told
         success = np.array([kept_for_success or episode.success for episode in meta.episodes])
         return Demonstrations(
-            images, state, action, pushed, starts, success, words, meta.cameras, meta.info, root, meta.no_cameras
+            images,
+            state,
+            action,
+            pushed,
+            starts,
+            success,
+            words,
+            meta.cameras,
+            meta.info,
+            root,
+            meta.no_cameras,
+            columns=step_columns(table, starts, success),
         )
 
 
@@ -119,7 +137,7 @@ def fingerprint(root: Path) -> str:
 
 def _table(meta: Metadata) -> pa.Table:
     """The rows of all data files without images, by episode and frame, each with its file and its row there."""
-    wanted = [STATE, ACTION, EXECUTED, "episode_index", "frame_index", "task_index", "timestamp"]
+    wanted = [STATE, ACTION, EXECUTED, "episode_index", "frame_index", "task_index", "timestamp", *STEP_COLUMNS]
     parts = []
     for number, place in enumerate(sorted({episode.data for episode in meta.episodes})):
         path = meta.file("data_path", place)

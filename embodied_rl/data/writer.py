@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ Location = tuple[int, int]  # chunk index, file index
 
 
 @dataclass(slots=True)
-class _Shard:
+class Shard:
     """A stored episode. frames: its columns; head: key, instruction, extra, and image histograms [V, 3, 256]."""
 
     frames: pa.Table
@@ -47,7 +47,7 @@ def begin(out: Path, plan: dict[str, Any]) -> Path:
     (partial / "episodes").mkdir(parents=True, exist_ok=True)
     path = partial / "plan.json"
     if not path.exists():
-        _write_json(path, plan)
+        write_json(path, plan)
     elif json.loads(path.read_text()) != json.loads(json.dumps(plan)):
         raise UserError(f"{partial} was begun with other settings; remove it, or use the settings in {path}")
     return partial
@@ -77,7 +77,7 @@ def add_episode(partial: Path, spec: DatasetSpec, episode: Episode) -> None:
                 (layout.EXECUTED, episode.executed),
             )
         }
-        | {name: pa.array(episode.flags[name]) for name in spec.flags}
+        | {name: pa.array(episode.columns[name]) for name in spec.columns}
     ).replace_schema_metadata({layout.NAMESPACE: json.dumps(head)})
     # The parquet file comes last: where it stands, the episode is whole.
     part = stem.with_suffix(".part")
@@ -87,7 +87,7 @@ def add_episode(partial: Path, spec: DatasetSpec, episode: Episode) -> None:
 
 def add_failure(partial: Path, key: int, reason: str) -> None:
     """Note that the episode `key` was tried and is not to be kept; `begin` with the same plan will not try it again."""
-    _write_json(partial / "episodes" / f"{key:06d}.json", {"key": key, "reason": reason})
+    write_json(partial / "episodes" / f"{key:06d}.json", {"key": key, "reason": reason})
 
 
 def stored(partial: Path) -> tuple[set[int], dict[int, str]]:
@@ -112,10 +112,23 @@ def finalize(
     which a new file begins. Raises UserError when nothing is stored.
     """
     partial = layout.partial_path(out)
-    shards = _load_shards(partial, spec)
+    shards = load_shards(partial, spec)
     if not shards:
         raise UserError(f"no successful episode was collected for {out}")
-    root = partial / "dataset"
+    join_shards(out, spec, stamp, shards, (data_mb, video_mb))
+    shutil.rmtree(partial)
+
+
+def join_shards(
+    out: Path,
+    spec: DatasetSpec,
+    stamp: dict[str, Any],
+    shards: Sequence[Shard],
+    sizes_mb: tuple[float, float] = (layout.DATA_FILE_MB, layout.VIDEO_FILE_MB),
+) -> None:
+    """Make `out` from at least one stored episode, which stay where they are; arguments as of `finalize`."""
+    data_mb, video_mb = sizes_mb
+    root = layout.partial_path(out) / "dataset"
     if root.exists():
         shutil.rmtree(root)  # a finalize that was killed
     tasks = list(dict.fromkeys(shard.head["instruction"] for shard in shards))
@@ -127,19 +140,32 @@ def finalize(
     _sync(root)
     os.rename(root, out)
     _sync_one(out.parent)
-    shutil.rmtree(partial)
 
 
-def _load_shards(partial: Path, spec: DatasetSpec) -> list[_Shard]:
+def load_shards(partial: Path, spec: DatasetSpec, keys: Collection[int] | None = None) -> list[Shard]:
+    """The stored episodes in the order of their keys. keys: only these; None: all."""
     shards = []
-    for path in sorted((partial / "episodes").glob("*.parquet")):
+    for path in sorted((partial / "episodes").glob("*.parquet"), key=lambda path: int(path.stem)):
+        if keys is not None and int(path.stem) not in keys:
+            continue
         table = pq.read_table(path)
         head = json.loads((table.schema.metadata or {})[layout.NAMESPACE.encode()])
-        shards.append(_Shard(table, head, [_shard_video(path.with_suffix(""), camera) for camera in spec.cameras]))
+        shards.append(Shard(table, head, [_shard_video(path.with_suffix(""), camera) for camera in spec.cameras]))
     return shards
 
 
-def _episode_row(index: int, shard: _Shard) -> dict[str, Any]:
+def read_extra(partial: Path, key: int) -> dict[str, Any]:
+    """What the stored episode `key` says of itself, without its frames."""
+    schema = pq.read_schema(partial / "episodes" / f"{key:06d}.parquet")
+    return json.loads((schema.metadata or {})[layout.NAMESPACE.encode()])["extra"]
+
+
+def remove_episode(partial: Path, key: int) -> None:
+    """Forget a stored episode; a kill in between leaves videos that belong to none."""
+    (partial / "episodes" / f"{key:06d}.parquet").unlink(missing_ok=True)
+
+
+def _episode_row(index: int, shard: Shard) -> dict[str, Any]:
     extra = {f"{layout.NAMESPACE}/{name}": value for name, value in shard.head["extra"].items()}
     return {"episode_index": index, "tasks": [shard.head["instruction"]], "length": shard.frames.num_rows} | extra
 
@@ -147,7 +173,7 @@ def _episode_row(index: int, shard: _Shard) -> dict[str, Any]:
 def _write_data(
     root: Path,
     spec: DatasetSpec,
-    shards: Sequence[_Shard],
+    shards: Sequence[Shard],
     rows: Sequence[dict[str, Any]],
     tasks: Sequence[str],
     limit_mb: float,
@@ -182,7 +208,7 @@ def _write_data(
 def _write_videos(
     root: Path,
     spec: DatasetSpec,
-    shards: Sequence[_Shard],
+    shards: Sequence[Shard],
     rows: Sequence[dict[str, Any]],
     v: int,
     key: str,
@@ -210,7 +236,7 @@ def _write_videos(
 def _write_meta(
     root: Path,
     spec: DatasetSpec,
-    shards: Sequence[_Shard],
+    shards: Sequence[Shard],
     rows: Sequence[dict[str, Any]],
     tables: Sequence[pa.Table],
     tasks: Sequence[str],
@@ -227,13 +253,13 @@ def _write_meta(
     episodes.parent.mkdir(parents=True)
     pq.write_table(pa.Table.from_pylist(list(rows)), episodes)
     everything = pa.concat_tables(tables)
-    _write_json(root / layout.STATS_PATH, _statistics(spec, everything, np.sum(histograms, axis=0)))
+    write_json(root / layout.STATS_PATH, _statistics(spec, everything, np.sum(histograms, axis=0)))
     _write_tasks(root / layout.TASKS_PATH, tasks)
     features = spec.features()
     for camera in map(layout.camera_key, spec.cameras):
         first = layout.VIDEO_PATH.format(video_key=camera, chunk_index=0, file_index=0)
         features[camera]["info"] = video.describe(root / first)
-    _write_json(
+    write_json(
         root / layout.INFO_PATH,
         {
             "codebase_version": layout.VERSION,
@@ -300,7 +326,7 @@ def _shard_video(stem: Path, camera: str) -> Path:
     return stem.with_name(f"{stem.name}.{camera}.mp4")
 
 
-def _write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any) -> None:
     part = path.with_name(path.name + ".part")
     part.write_text(json.dumps(value, indent=2) + "\n")
     os.replace(part, path)

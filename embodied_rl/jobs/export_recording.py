@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.data import writer
-from embodied_rl.data.layout import ENDS_IN_SUCCESS, DatasetSpec, Episode
+from embodied_rl.data.layout import ENDS_IN_SUCCESS, INTERVENTION, DatasetSpec, Episode
 from embodied_rl.errors import UserError
 from embodied_rl.real_robot.record.episodes import (
     EpisodeChoice,
@@ -27,8 +27,8 @@ from embodied_rl.real_robot.record.reader import RecordingFile
 from embodied_rl.types import Array
 from embodied_rl.utils.words import counted
 
-INTERVENTION, REWRITTEN = "complementary_info.is_intervention", "complementary_info.rewritten"
-"""Columns: whether a human had the arm (LeRobot's name), and whether the safety gate changed what was asked."""
+REWRITTEN = "complementary_info.rewritten"
+"""Column: whether the safety gate changed what was asked."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def export_recordings(plan: ExportPlan, resize: Callable[[Array, int], Array], s
         session.action_names,
         fps,
         session.robot,
-        flags=(INTERVENTION, REWRITTEN),
+        columns={INTERVENTION: "bool", REWRITTEN: "bool"},
     )
     sizes = {str(path): path.stat().st_size for path in plan.recordings}
     partial = writer.begin(plan.out, {"recordings": sizes, **_settings(plan, size)})
@@ -213,7 +213,7 @@ def _store(
 
 def _as_episode(key: int, recorded: RecordedEpisode, images: Array) -> Episode:
     action = np.stack([step.action for step in recorded.steps]).astype(np.float32)
-    flags = {
+    columns = {
         INTERVENTION: np.array([step.intervention for step in recorded.steps]),
         REWRITTEN: np.array([step.rewritten for step in recorded.steps]),
     }
@@ -222,10 +222,10 @@ def _as_episode(key: int, recorded: RecordedEpisode, images: Array) -> Episode:
         "success": -1 if recorded.success is None else int(recorded.success),
         ENDS_IN_SUCCESS: int(recorded.success is True and recorded.final),
         "labelled_by": recorded.labelled_by,
-        "interventions": int(flags[INTERVENTION].sum()),
+        "interventions": int(columns[INTERVENTION].sum()),
     }
     state = np.stack([step.proprio for step in recorded.steps]).astype(np.float32)
-    return Episode(key, recorded.instruction, images, state, action, action.copy(), extra, flags)
+    return Episode(key, recorded.instruction, images, state, action, action.copy(), extra, columns)
 
 
 def _about(recording: RecordingFile) -> dict[str, Any]:

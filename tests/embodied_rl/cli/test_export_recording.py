@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from embodied_rl.cli import main
+from embodied_rl.data.layout import INTERVENTION
 from embodied_rl.data.lerobot import load
-from embodied_rl.jobs.export_recording import INTERVENTION, REWRITTEN
+from embodied_rl.jobs.export_recording import REWRITTEN
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.real_robot.record import events
 from embodied_rl.real_robot.record.recorder import Recorder
