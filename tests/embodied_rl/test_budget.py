@@ -23,7 +23,7 @@ LINES = {
     "autotune": 610,
     "cli": 3320,
     "config": 1390,
-    "data": 2230,
+    "data": 2640,
     "evaluation": 1450,
     "factory": 2660,
     "jobs": 6330,
