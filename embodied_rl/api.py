@@ -32,7 +32,7 @@ from embodied_rl.policy import ActMode, Policy
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.sim.libero.protocol import protocol as named_protocol
 from embodied_rl.sim.views.isaacgym import IsaacGymEnv, Part
-from embodied_rl.training.on_policy import TrainOutcome
+from embodied_rl.training.settings import TrainOutcome
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.machine import pick_device
 from embodied_rl.utils.ranks import ProcessRank

@@ -21,7 +21,8 @@ from embodied_rl.reward_model import SIMULATOR_REWARD, RewardModel
 from embodied_rl.scheduler.config import RayConfig
 from embodied_rl.scheduler.ray.cluster import Shared, shared_cluster
 from embodied_rl.training.observer import SilentObserver
-from embodied_rl.training.on_policy import RunOptions, TaskSplit, TrainOutcome, TrainSettings, train
+from embodied_rl.training.on_policy import train
+from embodied_rl.training.settings import RunOptions, TaskSplit, TrainOutcome, TrainSettings
 from embodied_rl.utils.machine import cpu_count
 from embodied_rl.utils.ranks import ProcessRank
 

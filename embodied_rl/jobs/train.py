@@ -30,7 +30,8 @@ from embodied_rl.telemetry.metrics import MetricsLog, make_trackers, read_metric
 from embodied_rl.telemetry.observer import RunObserver, read_evaluation
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.telemetry.trace import write_trace
-from embodied_rl.training.on_policy import RunOptions, TaskSplit, TrainOutcome, train
+from embodied_rl.training.on_policy import train
+from embodied_rl.training.settings import RunOptions, TaskSplit, TrainOutcome
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.ranks import ProcessRank

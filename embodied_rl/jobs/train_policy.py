@@ -23,7 +23,7 @@ from embodied_rl.factory.suite_env import SuiteEnv
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.telemetry.info import PolicyInfo
-from embodied_rl.training.on_policy import PolicyFiles
+from embodied_rl.training.settings import PolicyFiles
 from embodied_rl.vec_env import EnvInfo
 from embodied_rl.version import __version__
 

@@ -42,7 +42,7 @@ from embodied_rl.scheduler.config import PipelinedConfig, RayConfig
 from embodied_rl.scheduler.pipeline.replica import acting_device
 from embodied_rl.sim.libero.protocol import protocol
 from embodied_rl.telemetry.info import PolicyInfo, RunInfo, SimulatorInfo
-from embodied_rl.training.on_policy import PolicyFiles
+from embodied_rl.training.settings import PolicyFiles
 from embodied_rl.utils.ranks import ProcessRank
 from embodied_rl.utils.threads import set_torch_threads
 from embodied_rl.vec_env import VecEnv

@@ -3,104 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.algorithms.config import AlgorithmConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.evaluation.evaluate import EvalReport
 from embodied_rl.learner.average import WeightAverage, resume_average
 from embodied_rl.learner.checkpoint import Checkpoints, Loaded, load, restore_rng, rng_state
-from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
-from embodied_rl.learner.distributed.collectives import SINGLE_PROCESS, Collectives
-from embodied_rl.learner.guard import Guard, GuardConfig
+from embodied_rl.learner.guard import Guard
 from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.types import TrainablePolicy
-from embodied_rl.reward_model import SIMULATOR_REWARD, RewardModel
 from embodied_rl.rollout.broken_states import name_states
-from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.sampler import EpisodeSampler, TaskStates, evaluation_specs
-from embodied_rl.scheduler.base import Callbacks, WorkerFactory
-from embodied_rl.scheduler.config import SchedulerConfig, SerialConfig
+from embodied_rl.scheduler.base import Callbacks
 from embodied_rl.scheduler.make import make_profiler, make_scheduler
 from embodied_rl.training.observer import Observer, SilentObserver
 from embodied_rl.training.ranked import evaluate_together, stop_together
-from embodied_rl.utils.profiler import Profiler
+from embodied_rl.training.settings import PolicyFiles, RunOptions, TaskSplit, TrainOutcome, TrainSettings
 from embodied_rl.utils.signals import Interrupted, StopRequest
 from embodied_rl.vec_env import VecEnv
 
-
-@dataclass(frozen=True, kw_only=True)
-class TrainSettings:
-    """What to do: the options of each part, how long, from which seed. Together with the policy it fixes the run."""
-
-    algorithm: AlgorithmConfig
-    learner: LearnerConfig
-    rollout: RolloutConfig
-    evaluation: EvalConfig
-    checkpoint: CheckpointConfig
-    iterations: int
-    seed: int
-    scheduler: SchedulerConfig = field(default_factory=SerialConfig)
-    guard: GuardConfig = field(default_factory=GuardConfig)
-    reward_model: RewardModel = SIMULATOR_REWARD
-    workers: int | None = None
-    """Threads that step and render under the pipelined scheduler (None: one a CPU core)."""
-    threads: int = 1
-    """CPU threads of an update, see `Learner`."""
-    perturb_share: float = 0.0
-    """Share of the groups of training that are perturbed."""
-    train_on_heldout: bool = False
-    """Training may draw from the evaluated initial states; otherwise a shared one is refused."""
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyFiles:
-    """How this policy's weights reach and leave the disk. load fills the policy in place from what save wrote."""
-
-    save: Callable[[Path], None]
-    load: Callable[[Path], None]
-
-
-@dataclass(frozen=True, slots=True)
-class TaskSplit:
-    """Initial states by task: to train on and to evaluate on."""
-
-    train: TaskStates
-    heldout: TaskStates
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """How a run is started; nothing here changes what it computes."""
-
-    resume: Path | None = None
-    """Checkpoint folder in the run's folder to continue from; from any of them the end is the same. None: begin, and
-    forget what an earlier start left there."""
-    resume_command: str = ""
-    """Shown when the run is stopped."""
-    config: dict[str, Any] | None = None
-    """JSON that is kept in every checkpoint, to tell on resuming whether it was changed."""
-    profiler: Profiler | None = None
-    """To read spans from afterwards (of `make_profiler`)."""
-    remote: WorkerFactory | None = None
-    """Opens envs and policy on another machine, for `RayConfig`."""
-    collectives: Collectives = SINGLE_PROCESS
-    """The ranks of which this process is one; each calls `train` with simulator and policy of its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrainOutcome:
-    """Evaluations before the first and after the last update, and where the last checkpoint is."""
-
-    before: EvalReport
-    after: EvalReport
-    checkpoint: Path
+_BEGIN = RunOptions()
 
 
 @dataclass(slots=True)
@@ -344,7 +271,7 @@ def train(
     settings: TrainSettings,
     states: TaskSplit,
     observer: Observer,
-    options: RunOptions = RunOptions(),
+    options: RunOptions = _BEGIN,
 ) -> TrainOutcome:
     """Train `policy` in `env`. In the end the policy has the weights that were evaluated last.
 

@@ -21,7 +21,8 @@ from embodied_rl.evaluation.evaluate import EvalReport
 from embodied_rl.learner.checkpoint import Checkpoints
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
 from embodied_rl.rollout.config import RolloutConfig
-from embodied_rl.training.on_policy import PolicyFiles, RunOptions, TaskSplit, TrainOutcome, TrainSettings, train
+from embodied_rl.training.on_policy import train
+from embodied_rl.training.settings import PolicyFiles, RunOptions, TaskSplit, TrainOutcome, TrainSettings
 from embodied_rl.types import EpisodeResult
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.signals import Interrupted

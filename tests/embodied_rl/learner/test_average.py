@@ -21,7 +21,8 @@ from embodied_rl.policies.mlp.policy import MLPPolicy
 from embodied_rl.policy import PolicyTraits
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
-from embodied_rl.training.on_policy import RunOptions, TaskSplit, train
+from embodied_rl.training.on_policy import train
+from embodied_rl.training.settings import RunOptions, TaskSplit
 from embodied_rl.types import EpisodeResult
 from embodied_rl.utils.signals import Interrupted
 from tests.embodied_rl.toy_run import JsonObserver, files_of, run, settings_of

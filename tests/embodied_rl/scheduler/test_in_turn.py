@@ -13,7 +13,8 @@ from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.policy import ActMode
 from embodied_rl.rng import DecisionRng
 from embodied_rl.scheduler.config import PipelinedConfig
-from embodied_rl.training.on_policy import RunOptions, TaskSplit, TrainSettings, train
+from embodied_rl.training.on_policy import train
+from embodied_rl.training.settings import RunOptions, TaskSplit, TrainSettings
 from embodied_rl.types import ActOutput, Observation
 from tests.embodied_rl.scheduler.toys import GRPO, KEEPING, PPO, Outcome, Setup, SlowEnv, jitter, pipelined
 from tests.embodied_rl.toy_run import JsonObserver, files_of, newest, settings_of

@@ -24,7 +24,8 @@ from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.lookahead import Lookahead
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
 from embodied_rl.training import ranked
-from embodied_rl.training.on_policy import RunOptions, TaskSplit, TrainSettings, train
+from embodied_rl.training.on_policy import train
+from embodied_rl.training.settings import RunOptions, TaskSplit, TrainSettings
 from embodied_rl.types import EpisodeResult
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.signals import Interrupted

@@ -27,7 +27,8 @@ from embodied_rl.reward_model import with_rewards
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.scheduler.config import PipelinedConfig, RayConfig
 from embodied_rl.telemetry.metrics import read_metrics
-from embodied_rl.training.on_policy import RunOptions, TaskSplit, train
+from embodied_rl.training.on_policy import train
+from embodied_rl.training.settings import RunOptions, TaskSplit
 from embodied_rl.types import EpisodeResult, EvalOutput, RolloutBatch
 from embodied_rl.utils.ranks import ProcessRank
 from embodied_rl.utils.signals import Interrupted

@@ -14,7 +14,8 @@ import torch
 from embodied_rl.errors import UserError
 from embodied_rl.learner.checkpoint import Checkpoints, load
 from embodied_rl.rollout.config import RolloutConfig
-from embodied_rl.training.on_policy import RunOptions, TaskSplit, TrainOutcome, train
+from embodied_rl.training.on_policy import train
+from embodied_rl.training.settings import RunOptions, TaskSplit, TrainOutcome
 from tests.embodied_rl.toy_run import ALGORITHMS, JsonObserver, files_of, settings_of
 from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
 

@@ -16,7 +16,8 @@ import torch
 from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.scheduler.config import PipelinedConfig
-from embodied_rl.training.on_policy import RunOptions, TaskSplit, TrainSettings, train
+from embodied_rl.training.on_policy import train
+from embodied_rl.training.settings import RunOptions, TaskSplit, TrainSettings
 from tests.embodied_rl.toy_run import ALGORITHMS, JsonObserver, files_of, settings_of
 from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
 

@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 from embodied_rl.errors import UserError
 from embodied_rl.learner.guard import Guard, GuardConfig
 from embodied_rl.learner.learner import Learner
-from embodied_rl.training.on_policy import RunOptions, TaskSplit, train
+from embodied_rl.training.on_policy import train
+from embodied_rl.training.settings import RunOptions, TaskSplit
 from tests.embodied_rl.toy_run import ALGORITHMS, JsonObserver, files_of, newest, settings_of
 from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
 

@@ -18,7 +18,8 @@ from embodied_rl.errors import UserError
 from embodied_rl.evaluation.evaluate import evaluate
 from embodied_rl.learner.types import NonFiniteError
 from embodied_rl.rollout.sampler import EpisodeSampler, evaluation_specs
-from embodied_rl.training.on_policy import RunOptions, TaskSplit, train
+from embodied_rl.training.on_policy import train
+from embodied_rl.training.settings import RunOptions, TaskSplit
 from embodied_rl.utils.signals import Interrupted, StopRequest
 from tests.embodied_rl.toy_run import JsonObserver, files_of, run, settings_of
 from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy

@@ -19,7 +19,8 @@ from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.learner.checkpoint import Checkpoints
 from embodied_rl.learner.config import CheckpointConfig
 from embodied_rl.rollout.config import RolloutConfig
-from embodied_rl.training.on_policy import RunOptions, TaskSplit, train
+from embodied_rl.training.on_policy import train
+from embodied_rl.training.settings import RunOptions, TaskSplit
 from tests.embodied_rl.toy_run import ALGORITHMS, JsonObserver, files_of, settings_of
 from tests.toy import HELDOUT, TASKS, ToyEnv, ToyPolicy
 

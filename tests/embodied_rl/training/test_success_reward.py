@@ -18,7 +18,8 @@ from embodied_rl.reward_model import SIMULATOR_REWARD, RewardModel
 from embodied_rl.rewards.relabel import SuccessReward
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
-from embodied_rl.training.on_policy import RunOptions, TaskSplit, TrainSettings, train
+from embodied_rl.training.on_policy import train
+from embodied_rl.training.settings import RunOptions, TaskSplit, TrainSettings
 from embodied_rl.types import ChunkResult
 from tests.embodied_rl.scheduler.painted import Painted
 from tests.embodied_rl.scheduler.toys import jitter

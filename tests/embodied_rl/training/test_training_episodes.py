@@ -21,7 +21,8 @@ from embodied_rl.rng import philox
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
 from embodied_rl.sim.perturb import KINDS
-from embodied_rl.training.on_policy import RunOptions, TaskSplit, TrainSettings, train
+from embodied_rl.training.on_policy import train
+from embodied_rl.training.settings import RunOptions, TaskSplit, TrainSettings
 from embodied_rl.types import EpisodeSpec
 from tests.embodied_rl.scheduler.test_training import Stopping
 from tests.embodied_rl.scheduler.test_training import settings as scheduled
