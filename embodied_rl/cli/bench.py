@@ -15,12 +15,28 @@ from embodied_rl.utils.output import try_file
 
 # Each has `run(json_path: Path | None, quick: bool) -> int | None`, which prints a table, writes the same figures and
 # may return an exit code; some also take the options that only they have.
-BENCHES = ("sim", "loop", "libero", "policy", "pipeline", "vla", "draw", "view-learning", "gpu", "backends", "ranks")
+BENCHES = (
+    "sim",
+    "loop",
+    "libero",
+    "policy",
+    "pipeline",
+    "vla",
+    "draw",
+    "view-learning",
+    "few-episodes",
+    "gpu",
+    "backends",
+    "ranks",
+)
 _OWNERS = {
     "assets": ("libero",),
+    "demos": ("few-episodes",),
     "environment": ("libero",),
-    "only": ("pipeline", "gpu", "backends"),
+    "episodes": ("few-episodes",),
+    "only": ("pipeline", "few-episodes", "gpu", "backends"),
     "preset": ("vla",),
+    "seeds": ("few-episodes",),
     "suites": ("draw",),
 }
 
@@ -38,13 +54,15 @@ class BenchCommand:
     draw: observations a second of the ray caster and of EGL, for one thread and for all; with --suites, CPU time of
     fast and of plain OpenGL frames of LIBERO's tasks, and how far they are from the official ones.
     view-learning: rl_games, rsl_rl and skrl learn a tabletop task from its state, three seeds each (up to 90 min).
+    few-episodes: ways to learn from 60 episodes, on a small policy that reads the state: success by seed, a person's
+    help and a detector of failures included (half a minute a run on an idle core); goes on with the same --json.
     gpu: act, update, memory, drawing, and serial against pipelined with a small and a large policy; at most 9 minutes.
     backends: env-steps and images a second of every simulator that is installed.
     ranks: the training loop in two ranks against one process with two threads (about 6 min on two idle cores).
     """
 
     name: Annotated[str, tyro.conf.Positional]
-    """sim, loop, libero, policy, pipeline, vla, draw, view-learning, gpu, backends or ranks."""
+    """sim, loop, libero, policy, pipeline, vla, draw, view-learning, few-episodes, gpu, backends or ranks."""
     json: Path | None = None
     """File for the figures."""
     quick: bool = False
@@ -56,7 +74,14 @@ class BenchCommand:
     only: str | None = None
     """Some of the parts, separated by commas. gpu: act, update, render, nano, loaded. backends: the simulators.
     pipeline: one of timed, stages that wait (18 min, few cores needed), and real, training (22 min, on a machine that
-    does nothing else)."""
+    does nothing else). few-episodes: none, more, filter, bon, steer, shuffled, people, people_demo, people_steer,
+    offline, advantage, advantage_shuffled, detector."""
+    seeds: int | None = None
+    """few-episodes: how many (None: 8)."""
+    demos: int | None = None
+    """few-episodes: demonstrations a task to begin from (None: 10)."""
+    episodes: int | None = None
+    """few-episodes: episodes to learn from (None: 60)."""
     suites: tuple[str, ...] | None = None
     """draw: suites of LIBERO, or all: fast frames against official ones (20 min for all); goes on where it was stopped
     when it is given the same --json."""

@@ -99,7 +99,7 @@ def states_used(attempts: Sequence[Attempt]) -> dict[str, list[int]]:
     return {name: sorted({a.init_state for a in attempts if a.task == name}) for name in names}
 
 
-class _Pushes:
+class Pushes:
     """Pushes of the first 3 dimensions of an action (the end effector's motion), each a constant for a few steps.
 
     Most episodes begin with a longer one in which the expert has no say, so that where the hand is tells nothing about
@@ -144,7 +144,7 @@ def record(bench: Bench, attempt: Attempt, dart_noise_rate: float) -> tuple[Epis
     env.reset([0], [EpisodeSpec(attempt.key, attempt.task, attempt.init_state, attempt.seed)])
     images, states, labels, executed = [], [], [], []
     expert = bench.expert(attempt.task, attempt.seed)
-    pushes = _Pushes(dart_noise_rate, philox(attempt.seed, EpisodeStream.PUSHES))
+    pushes = Pushes(dart_noise_rate, philox(attempt.seed, EpisodeStream.PUSHES))
     obs = env.new_observation(1)
     while True:
         env.observe([0], obs)

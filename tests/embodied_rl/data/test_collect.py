@@ -106,7 +106,7 @@ def test_labels_are_clean_and_executed_actions_are_pushed(fake) -> None:
 
 def test_pushes_come_in_runs_of_one_constant_and_leave_gaps() -> None:
     action = np.array([0.1, 0.0, 0.0, 0.2, 0.0, 0.0, 1.0], np.float32)
-    pushes = collect._Pushes(0.05, np.random.default_rng(3))
+    pushes = collect.Pushes(0.05, np.random.default_rng(3))
     done = np.stack([pushes.apply(action) for _ in range(2000)])
     np.testing.assert_array_equal(done[:, 3:], np.tile(action[3:], (2000, 1)))  # rotation and gripper are left alone
     pushed = (done != action).any(axis=1)
