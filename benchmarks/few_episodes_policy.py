@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -12,6 +13,7 @@ from torch.nn import functional
 from embodied_rl.benchmarks.few_episodes_world import ACTIONS, CHUNK, Draw, Rows, join
 from embodied_rl.policies.flow import training_inputs
 from embodied_rl.rng import DecisionRng, philox
+from embodied_rl.types import Array
 
 DIM = CHUNK * ACTIONS
 WIDTH = 256
@@ -139,10 +141,8 @@ def _cosine(part: float) -> float:
     return 0.05 + 0.95 * 0.5 * (1.0 + math.cos(math.pi * part))
 
 
-def _half_and_half(draws, size: int, first: int, count: int):
+def _half_and_half(draws: np.random.Generator, size: int, first: int, count: int) -> Array:
     """Row numbers, half of them below `first` and half from there on; all of them below where there is no more."""
-    import numpy as np
-
     if first in (0, count):
         return draws.integers(count, size=size)
     half = size // 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import nan
 
 import numpy as np
 import torch
@@ -134,7 +135,7 @@ def _alarms(scores: Sequence[Array], held: Sequence[Episode], level: float) -> t
     heard = [when is not None for when, e in zip(at, held, strict=True) if not e.success]
     false = [when is not None for when, e in zip(at, held, strict=True) if e.success]
     if not failures or not false:
-        return (float(np.mean(false or [0.0])), *[float("nan")] * 3)
+        return (nan, nan, nan, nan)
     return (
         float(np.mean(false)),
         float(np.mean(heard)),

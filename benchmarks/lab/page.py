@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.benchmarks.backends import COLUMNS as BACKEND_COLUMNS
+from embodied_rl.benchmarks.few_episodes import report
+from embodied_rl.benchmarks.few_episodes_arms import Result
 from embodied_rl.benchmarks.gpu import TABLES as GPU_TABLES
 from embodied_rl.benchmarks.pipeline import pipeline_cells
 from embodied_rl.benchmarks.report import cell, machine_line, table
@@ -144,6 +146,11 @@ def backends_table(figures: Figures) -> list[str]:
     return [*table(list(BACKEND_COLUMNS), rows), *([""] if notes else []), *notes]
 
 
+def few_episodes_table(figures: Figures) -> list[str]:
+    """A table a start, a row an arm; and one of the detectors."""
+    return report([Result(**row) for row in figures["rows"]])[:-1]
+
+
 TABLES: dict[str, Callable[[Figures], list[str]]] = {
     "sim": sim_table,
     "loop": loop_table,
@@ -151,6 +158,7 @@ TABLES: dict[str, Callable[[Figures], list[str]]] = {
     "policy": policy_table,
     "pipeline": pipeline_table,
     "vla": vla_table,
+    "few-episodes": few_episodes_table,
     "gpu": gpu_table,
     "backends": backends_table,
 }
@@ -167,7 +175,7 @@ def section(figures: Figures) -> str:
         lines.append("; ".join(f"{name} {value}" for name, value in figures["setup"].items()) + ".")
     bench = figures["bench"].split()[0]
     lines = [" ".join(lines), "", *TABLES[bench](figures)]
-    if bench != "backends":  # whose ratios are the rows again
+    if bench not in ("backends", "few-episodes"):  # whose ratios are the rows again
         values = [[f"`{name}`", f"{value:.4g}"] for name, value in figures["ratios"].items()]
         lines += ["", *table(["ratio", "value"], values)]
     return "\n".join(lines)
