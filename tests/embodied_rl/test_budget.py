@@ -21,7 +21,7 @@ LINES = {
     "": 1390,
     "algorithms": 650,
     "autotune": 610,
-    "cli": 3320,
+    "cli": 3340,
     "config": 1390,
     "data": 2640,
     "evaluation": 1450,
