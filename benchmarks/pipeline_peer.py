@@ -159,7 +159,7 @@ class PeerLoop:
             act = self._actor.act(obs, decision_rng([running[env_id] for env_id in env_ids]), "sample")
         with self._clock.span("simulate"):
             result = first_success(self._env.step(env_ids, act.actions))
-        mask = executed_terms(result.steps_taken, self._policy.chunk_len, self._policy.terms_per_step)
+        mask = executed_terms(result, self._policy.chunk_len, self._policy.terms_per_step)
         return result, StepRecord(block, obs, act, result.reward.sum(dim=1), mask, len(env_ids))
 
     def publish(self, version: int) -> None:

@@ -43,6 +43,7 @@ class EpisodeStream(IntEnum):
     PUSHES = DECISIONS + 19
     GRASPS = DECISIONS + 20
     GYMNASIUM_PROBE = DECISIONS + 21
+    TAKEOVER = DECISIONS + 22
 
 
 @unique

@@ -107,14 +107,21 @@ class Observation:
 class ChunkResult:
     """What happened to N envs in one chunk of up to K control steps. A chunk ends early where its episode ends.
 
+    A person may take an env over in the middle of a chunk, or have it from before: the chunk's last steps are then the
+    person's. It also ends early where the person gives the env back.
+
     Args:
-        reward: float32 [N, K], zero after the last executed step.
+        reward: float32 [N, K], zero after the last executed step, and from a person's first step on until the episode's
+            end: what a person helped to reach is not paid.
         terminated: bool [N], the task ended: do not bootstrap.
         truncated: bool [N], the horizon was reached without termination: bootstrap.
-        success: bool [N], the goal held at the end of some executed step.
-        steps_taken: int32 [N], executed control steps, 1..K.
+        success: bool [N], the goal held at the end of some executed step, the policy's or a person's.
+        steps_taken: int32 [N], executed control steps, 1..K; 0 where a person ended the episode before the first.
         failed: bool [N], the simulator broke (diverged physics, dead worker): run the episode again, never count it.
         lost: bool [N], of those that failed, the ones that another env's episode took with it; without it, none.
+        human: int32 [N], how many of the executed steps, the last ones, a person did; without it, none.
+        executed: float32 [N, K, A], the actions of the executed steps in rows with a person's, zero elsewhere: in other
+            rows they are those that were asked for. None where there is no such row.
 
     Example:
         >>> result = env.step([0, 1], actions)
@@ -128,10 +135,14 @@ class ChunkResult:
     steps_taken: torch.Tensor
     failed: torch.Tensor
     lost: torch.Tensor = field(default=cast("torch.Tensor", None))
+    human: torch.Tensor = field(default=cast("torch.Tensor", None))
+    executed: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.lost is None:
             self.lost = self.failed & False
+        if self.human is None:
+            self.human = self.steps_taken * 0
 
     @classmethod
     def from_numpy(cls, **arrays: Array) -> ChunkResult:
@@ -154,13 +165,17 @@ class ChunkResult:
         """The same on `device`; itself where it is there already."""
         if self.reward.device.type == device:
             return self
-        return ChunkResult(*(getattr(self, name.name).to(device) for name in fields(self)))
+        values: dict[str, Any] = {name.name: getattr(self, name.name) for name in fields(self)}
+        return ChunkResult(**{name: None if value is None else value.to(device) for name, value in values.items()})
 
-    def put(self, rows: Sequence[int], part: ChunkResult) -> None:
+    def put(self, rows: Sequence[int] | torch.Tensor, part: ChunkResult) -> None:
         """Copy `part` into these rows."""
-        index = list(rows)
+        index = list(rows) if isinstance(rows, Sequence) else rows
+        if part.executed is not None and self.executed is None:
+            self.executed = part.executed.new_zeros((len(self.reward), *part.executed.shape[1:]))
         for name in fields(self):
-            getattr(self, name.name)[index] = getattr(part, name.name)
+            if (values := getattr(part, name.name)) is not None:
+                getattr(self, name.name)[index] = values
 
 
 @dataclass(slots=True)
@@ -206,6 +221,9 @@ class EvalOutput:
 class EpisodeResult:
     """A finished episode: its outcome, its decisions (rows of a batch) and control steps.
 
+    success: the policy reached the goal alone. An episode in which a person helped is none: `helped_success` says
+    whether its goal was reached.
+
     Example:
         >>> success_rate = sum(result.success for result in batch.episodes) / len(batch.episodes)
     """
@@ -219,6 +237,10 @@ class EpisodeResult:
     num_steps: int
     final_value: float = 0.0
     """The critic's value of what a truncated episode shows after its last step."""
+    human_steps: int = 0
+    """Control steps among `num_steps` that a person did."""
+    helped_success: bool = False
+    """The goal was reached, and a person had helped."""
 
 
 @dataclass(slots=True)

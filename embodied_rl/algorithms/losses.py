@@ -42,14 +42,14 @@ def unit_mask(mask: Tensor, level: RatioLevel, terms_per_step: int) -> Tensor:
 def unit_weights(valid: Tensor, episode: Tensor, norm: LossNorm) -> Tensor:
     """float32 [B, U], zero where `valid` is not, adding up to 1 over the batch.
 
-    'token': all valid units weigh the same. 'trajectory': all episodes (int64 [B]) weigh the same, and the units of
-    one episode share its weight.
+    'token': all valid units weigh the same. 'trajectory': all episodes (int64 [B]) weigh the same but those that are
+    a person's from the first step on, and the units of one episode share its weight.
     """
     if norm == "token":
-        return valid.float() / valid.sum()
+        return valid.float() / valid.sum().clamp_min(1)
     _, member = torch.unique(episode, return_inverse=True)
     count = torch.zeros(int(member.max()) + 1).index_add(0, member, valid.sum(dim=1).float())
-    return valid.float() / (count[member][:, None] * len(count))
+    return valid.float() / (count[member][:, None].clamp_min(1) * (count > 0).sum().clamp_min(1))
 
 
 def importance(log_importance: Tensor, mask: Tensor, level: RatioLevel, terms_per_step: int) -> Tensor:
@@ -110,7 +110,8 @@ def clipped_policy_loss(
 
 def mean_entropy(entropy: Tensor, mask: Tensor, row_weight: Tensor) -> Tensor:
     """sum over rows of row_weight [B] times the mean entropy of the row's executed terms [B, L]; a scalar."""
-    per_row = torch.where(mask, entropy, torch.zeros_like(entropy)).sum(dim=1) / mask.sum(dim=1)
+    terms = mask.sum(dim=1).clamp_min(1)  # a row in which a person did every step has none, and no weight
+    per_row = torch.where(mask, entropy, torch.zeros_like(entropy)).sum(dim=1) / terms
     return (row_weight * per_row).sum()
 
 

@@ -12,6 +12,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.evaluation.intervals import Z95, wilson
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.rollout.env_runner import EnvRunner
+from embodied_rl.rollout.metrics import helped
 from embodied_rl.rollout.retries import EVALUATION_ATTEMPTS, FailureCause, RetryPolicy
 from embodied_rl.types import EpisodeResult, EpisodeSpec
 from embodied_rl.utils.profiler import Profiler
@@ -90,6 +91,7 @@ class EvalReport:
             "eval/success": total.rate,
             "eval/success_ci_low": total.low,
             "eval/success_ci_high": total.high,
+            **helped(self.results, "eval"),
             **values,
         } | {f"eval/success/{task}": score.rate for task, score in self.tasks.items() if score.episodes}
 

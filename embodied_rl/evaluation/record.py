@@ -41,7 +41,7 @@ def record_episode(
     env = IsolatedVecEnv(env)
     env.reset([0], [spec])
     write(_frame(env, cameras, size))
-    outcome = EpisodeResult(spec, False, False, False, 0.0, 0, 0)
+    outcome, reached = EpisodeResult(spec, False, False, False, 0.0, 0, 0), False
     obs = env.new_observation(1)
     while not (outcome.terminated or outcome.truncated):
         _observe(env, obs, spec)
@@ -57,13 +57,16 @@ def record_episode(
             if result.failed[0]:
                 raise SimulatorFailed(f"the simulator failed in task '{spec.task}', initial state {spec.init_state}.")
             write(_frame(env, cameras, size))
-            outcome.success |= bool(result.success[0])
+            outcome.human_steps += int(result.human[0])
+            reached |= bool(result.success[0])
             outcome.terminated = bool(result.terminated[0])
             outcome.truncated = bool(result.truncated[0]) and not outcome.terminated
             outcome.reward += float(result.reward.sum())
             outcome.num_steps += 1
             if outcome.terminated or outcome.truncated:
                 break
+    helped = outcome.human_steps > 0
+    outcome.success, outcome.helped_success = reached and not helped, reached and helped
     return outcome
 
 

@@ -71,7 +71,8 @@ def row_scores(batch: RolloutBatch) -> Tensor:
     group's mean, plus 1: densities may have any sign.
     """
     assert batch.advantage is not None, "prepare() first"
-    terms = torch.where(batch.mask, -batch.log_prob.double(), 0.0).sum(dim=1) / batch.mask.sum(dim=1)
+    terms = torch.where(batch.mask, -batch.log_prob.double(), 0.0).sum(dim=1)
+    terms = terms / batch.mask.sum(dim=1).clamp_min(1)  # a person's row has none
     surprise = torch.ones(len(batch), dtype=torch.float64)
     for _, rows in _parts(batch, by_group=True):
         above = terms[rows] - terms[rows].min()

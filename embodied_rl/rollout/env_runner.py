@@ -116,7 +116,7 @@ class EnvRunner:
             act = self._actor.act(obs, decision_rng(episodes), mode)
         with self.clock.span("simulate"):
             result = step_rows(self.env, env_ids, obs, act.actions)
-        mask = executed_terms(result.steps_taken, self.policy.chunk_len, self.policy.terms_per_step)
+        mask = executed_terms(result, self.policy.chunk_len, self.policy.terms_per_step)
         step = StepRecord(block, obs, act, result.reward.sum(dim=1), mask, len(env_ids), self.version)
         if not self._record:
             self.store.give_back(block)

@@ -17,7 +17,10 @@ NO_CRITIC = "the algorithm needs a critic, and the policy returned no value; giv
 
 @dataclass(slots=True)
 class ActiveEpisode:
-    """An episode in an env: its rows so far and what it earned."""
+    """An episode in an env: its rows so far and what it earned.
+
+    success: the goal was reached, alone or with help.
+    """
 
     spec: EpisodeSpec
     rows: list[tuple[StepRecord, int]] = field(default_factory=list)
@@ -25,6 +28,7 @@ class ActiveEpisode:
     success: bool = False
     num_decisions: int = 0
     num_steps: int = 0
+    human_steps: int = 0
     final_images: torch.Tensor | None = None
     """What it shows after its last step, as of `Trajectory`."""
 
@@ -32,13 +36,15 @@ class ActiveEpisode:
         """Finish the episode; terminated: by its task and not by the horizon."""
         outcome = EpisodeResult(
             spec=self.spec,
-            success=self.success,
+            success=self.success and not self.human_steps,
             terminated=terminated,
             truncated=not terminated,
             reward=self.reward,
             num_decisions=self.num_decisions,
             num_steps=self.num_steps,
             final_value=final_value,
+            human_steps=self.human_steps,
+            helped_success=self.success and self.human_steps > 0,
         )
         return Trajectory(outcome, self.rows, self.final_images)
 
@@ -47,7 +53,8 @@ def record_step(
     episodes: Sequence[ActiveEpisode], rows: Sequence[int], step: StepRecord, result: ChunkResult, *, keep: bool
 ) -> None:
     """Add a chunk that ran to its episodes; `episodes[row]` ran row `row`. keep: also the row itself."""
-    reward, success, taken = step.reward.tolist(), result.success.tolist(), result.steps_taken.tolist()
+    reward, success = step.reward.tolist(), result.success.tolist()
+    taken, human = result.steps_taken.tolist(), result.human.tolist()
     for row in rows:
         episode = episodes[row]
         if keep:
@@ -56,6 +63,7 @@ def record_step(
         episode.success |= success[row]
         episode.num_decisions += 1
         episode.num_steps += taken[row]
+        episode.human_steps += human[row]
 
 
 def decision_rng(episodes: Sequence[ActiveEpisode]) -> DecisionRng:
@@ -64,7 +72,7 @@ def decision_rng(episodes: Sequence[ActiveEpisode]) -> DecisionRng:
     return DecisionRng(seeds, np.array([episode.num_decisions for episode in episodes], dtype=np.int64))
 
 
-def executed_terms(steps_taken: torch.Tensor, chunk_len: int, terms_per_step: int) -> torch.Tensor:
-    """bool [N, L]: log-prob terms of control steps that ran before the episode ended."""
-    ran = torch.arange(chunk_len) < steps_taken[:, None]
+def executed_terms(result: ChunkResult, chunk_len: int, terms_per_step: int) -> torch.Tensor:
+    """bool [N, L]: log-prob terms of control steps that ran before the episode ended or a person took over."""
+    ran = torch.arange(chunk_len) < (result.steps_taken - result.human)[:, None]
     return ran.repeat_interleave(terms_per_step, dim=1)

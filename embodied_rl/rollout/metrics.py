@@ -22,6 +22,7 @@ def summarize_rollout(end: BatchEnd, requeued: int) -> dict[str, float]:
         end.info
         | _contrast(end)
         | _success(results)
+        | helped(results, "rollout")
         | {
             "rollout/reward": sum(result.reward for result in results) / count,
             "rollout/steps": sum(result.num_steps for result in results) / count,
@@ -59,6 +60,23 @@ def _success(results: Sequence[EpisodeResult]) -> dict[str, float]:
         f"rollout/success{name}": sum(result.success for result in those) / len(those)
         for name, those in parts.items()
         if those
+    }
+
+
+def helped(results: Sequence[EpisodeResult], prefix: str) -> dict[str, float]:
+    """What a person's help added; nothing where nobody helped.
+
+    Returns:
+        PREFIX/success_with_help: share of the episodes that reached the goal, alone or with help. PREFIX/helped: share
+        of those in which a person helped. PREFIX/human_steps: control steps that a person did, of all episodes.
+    """
+    if not any(result.human_steps for result in results):
+        return {}
+    return {
+        f"{prefix}/success_with_help": sum(result.success or result.helped_success for result in results)
+        / len(results),
+        f"{prefix}/helped": sum(result.human_steps > 0 for result in results) / len(results),
+        f"{prefix}/human_steps": float(sum(result.human_steps for result in results)),
     }
 
 

@@ -56,7 +56,8 @@ class RunObserver:
         speed = values["rollout/decisions"] / values["time/iteration"]
         values = values | {"speed/decisions_per_s": speed} | self._counted()
         if not self._has_success:
-            values.pop("rollout/success", None)
+            for name in ("rollout/success", "rollout/success_with_help"):
+                values.pop(name, None)
         self._log.write(iteration, values)
         self._progress.iteration(iteration, values)
 

@@ -11,7 +11,7 @@ from embodied_rl.types import Array, EpisodeSpec
 
 
 class ArmFailedError(RuntimeError):
-    """The arm cannot go on: it was e-stopped, a human has it, or what it measures is missing. Its episode is lost."""
+    """The arm cannot go on: it was e-stopped, or what it measures is missing. Its episode is lost."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,24 @@ class ArmView:
     proprio: Array
 
 
+@dataclass(frozen=True)
+class ArmStep:
+    """A control step that is over.
+
+    Args:
+        action: What was done, float32 [A].
+        success: Whether the goal holds after it.
+    """
+
+    action: Array
+    success: bool
+
+
 class LiveArm(Protocol):
     """An arm in its own time. Every method returns when it is done, and raises `ArmFailedError` where it cannot be.
 
-    Between calls the arm holds: whoever decides may take as long as it likes.
+    Between calls the arm holds, unless a person has it: whoever decides may take as long as it likes. A person takes
+    the arm over at any moment; `act` then says so, and `follow` gives what the person did, until the person lets go.
     """
 
     def begin(self, episode: EpisodeSpec) -> str:
@@ -33,11 +47,30 @@ class LiveArm(Protocol):
         ...
 
     def see(self) -> ArmView:
-        """The newest pictures and the joints of their time."""
+        """The newest pictures and the joints of their time; of a person's arm those as the step of `follow` began."""
         ...
 
-    def act(self, action: Array) -> bool:
-        """Do one control step, through the safety gate: float32 [A] in bounds. Whether the goal holds after it."""
+    def act(self, action: Array) -> ArmStep | None:
+        """Do one control step, through the safety gate.
+
+        Args:
+            action: float32 [A] in bounds.
+
+        Returns:
+            None where a person has the arm: the step was not done, or not to its end.
+        """
+        ...
+
+    def follow(self) -> ArmStep | None:
+        """Wait for the next control step of the person who has the arm; none of them is left out.
+
+        Returns:
+            None where the person let go, and the arm holds.
+        """
+        ...
+
+    def resume(self) -> bool:
+        """Let the policy go on after a person let go; False where the person ended the episode."""
         ...
 
     def judge(self) -> bool:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 
-from embodied_rl.real_robot.core.states import ArmState, Event
+from embodied_rl.real_robot.core.states import ArmState, Event, Transition
 from embodied_rl.real_robot.deploy.remote import TwinRemote
-from embodied_rl.real_robot.env.arm import ArmFailedError, ArmView
+from embodied_rl.real_robot.env.arm import ArmFailedError, ArmStep, ArmView
+from embodied_rl.real_robot.env.person import PersonStep, PersonSteps
+from embodied_rl.real_robot.record.bridge import BridgeRecorder
 from embodied_rl.real_robot.ros2.bridge import Bridge
 from embodied_rl.real_robot.ros2.context import ACTION_DIM, PROPRIO_DIM, STEP_NS
-from embodied_rl.real_robot.ros2.events import ActionTaken
+from embodied_rl.real_robot.ros2.events import ActionTaken, BackgroundSink, StateChanged
 from embodied_rl.real_robot.ros2.events import Event as BridgeEvent
 from embodied_rl.real_robot.ros2.options import BridgeOptions
 from embodied_rl.real_robot.ros2.session import Session
@@ -68,6 +70,9 @@ class TwinScene:
 class BridgeArm:
     """A `LiveArm` whose bridge runs in this process; the policy is whoever steps the environment.
 
+    A person takes over as on any bridge, by the dead man's switch, and lets go by `/embodied_rl/release`; a hold does
+    so too. Where the arm is disarmed after that, the person has ended the episode.
+
     Args:
         session: Its node, not started yet; closed by whoever made it, after this.
         options: The bridge's: arm, speed, recording. There is no policy server.
@@ -97,48 +102,80 @@ class BridgeArm:
         self._clock, self._loop = self.bridge.context.clock, self.bridge.loop
         self._taken, self._taken_ns, self._seen_from_ns = 0, 0, 0
         self._changed = threading.Condition()
+        self._takeovers = self._followed = 0  # how many began in all, and how many were followed to their end
         self._loop.events.subscribe(self._on_event)
+        context = self.bridge.context
+        self._person = PersonSteps(context.observations.cameras)
+        recorder = BridgeRecorder(self._person, context.observations.take, self._loop.law, base=context.config.base)
+        self._person_sink = BackgroundSink(recorder)
+        self._loop.events.subscribe(self._person_sink)
         session.node.create_timer(_HEARTBEAT_S, self._heartbeat)
         self.bridge.start()
 
     def begin(self, episode: EpisodeSpec) -> str:
         """See `LiveArm.begin`."""
-        if self._loop.state is ArmState.RUNNING:
+        if self._loop.state in (ArmState.RUNNING, ArmState.HUMAN):
             self.bridge.fire(Event.HOLD)
         if self._loop.state is ArmState.HOLDING:
             self._patiently(Event.DISARM)  # once it rests
         words = self._scene.reset(episode)
         self.bridge.context.observations.instruction = words
-        for event in (Event.ARM, Event.START):
-            self._patiently(event)
+        self._patiently(Event.ARM)
+        self._person.begin(self._clock.now_ns())
+        self._followed = self._takeovers
+        self._patiently(Event.START)
         self._seen_from_ns = self._clock.now_ns()
         return words
 
     def see(self) -> ArmView:
         """See `LiveArm.see`; waits for pictures of after the last control step."""
+        if self._human and isinstance(step := self._next_of_person(), PersonStep):
+            return self._view(step.images, step.proprio)
         until_ns = self._clock.now_ns() + round(_NEW_IMAGE_S * 1e9)
         observations = self.bridge.context.observations
         while (now_ns := self._clock.now_ns()) < until_ns:
             seen = observations.take(now_ns)
             if seen is not None and seen.stamp_ns >= self._seen_from_ns:
-                images = [image if self._fit is None else self._fit(image) for image in seen.images.values()]
-                return ArmView(np.stack(images), seen.proprio.astype(np.float32))
+                return self._view(tuple(seen.images.values()), seen.proprio)
             observations.wait(_PAUSE_S)
         raise ArmFailedError(f"no new pictures for {_NEW_IMAGE_S:.0f} s: {self._faults()}")
 
-    def act(self, action: Array) -> bool:
+    def act(self, action: Array) -> ArmStep | None:
         """See `LiveArm.act`."""
+        if self._human:
+            return None
         self._must_run()
         with self._changed:
             before = self._taken
             self._loop.queue(np.asarray(action, np.float64))
-            self._changed.wait_for(lambda: self._taken > before, _TAKEN_S / self._clock.speed)
-            if self._taken == before:
+            self._changed.wait_for(lambda: self._taken > before or self._human, _TAKEN_S / self._clock.speed)
+            if self._taken == before and not self._human:
                 raise ArmFailedError(f"the control loop does not act: {self._faults()}")
         self._seen_from_ns = self._taken_ns + STEP_NS
         self._clock.sleep_until(self._seen_from_ns - _EARLY_NS)
+        if self._human:
+            return None
         self._must_run()
-        return self._scene.succeeded()
+        return ArmStep(action, self._scene.succeeded())
+
+    def follow(self) -> ArmStep | None:
+        """See `LiveArm.follow`."""
+        step = self._next_of_person()
+        self._person.drop()
+        if isinstance(step, Transition):
+            self._followed, self._seen_from_ns = self._followed + 1, step.time_ns
+            if step.after is ArmState.ESTOPPED:
+                raise ArmFailedError(f"the arm is {step.after}: {self._faults()}")
+            return None
+        return ArmStep(step.action, self._scene.succeeded())
+
+    def resume(self) -> bool:
+        """See `LiveArm.resume`."""
+        if self._loop.state is ArmState.IDLE:
+            return False
+        if self._loop.state is ArmState.HOLDING:
+            self._patiently(Event.RESUME)
+        return True
 
     def judge(self) -> bool:
         """See `LiveArm.judge`."""
@@ -147,6 +184,26 @@ class BridgeArm:
     def close(self) -> None:
         """See `LiveArm.close`; ends the bridge."""
         self.bridge.close()
+        self._person_sink.close()
+
+    def _view(self, images: Sequence[Array], proprio: Array) -> ArmView:
+        fitted = [image if self._fit is None else self._fit(image) for image in images]
+        return ArmView(np.stack(fitted), proprio.astype(np.float32))
+
+    def _next_of_person(self) -> PersonStep | Transition:
+        """What comes next of the person who has the arm, or had it; it stays the next one."""
+        found = self._person.next(_TAKEN_S / self._clock.speed)
+        if self.bridge.error is not None:
+            raise self.bridge.error
+        if found is None:
+            lost = self._person_sink.error
+            raise ArmFailedError(f"nothing is heard of the person who has it: {lost or self._faults()}")
+        return found
+
+    @property
+    def _human(self) -> bool:
+        """Whether a person has the arm, or had it and was not followed to the end."""
+        return self._takeovers > self._followed
 
     def _must_run(self) -> None:
         if self.bridge.error is not None:
@@ -160,6 +217,8 @@ class BridgeArm:
         for _ in range(round(_PATIENCE_S / _PAUSE_S)):
             if not (refused := self.bridge.fire(event)):
                 return
+            if event is Event.RESUME and self._human:
+                return  # the person took it again: `act` says so
             if self._loop.state in (ArmState.ESTOPPED, ArmState.HUMAN):
                 break
             threading.Event().wait(_PAUSE_S)
@@ -174,10 +233,12 @@ class BridgeArm:
         self._loop.heartbeat(self._clock.now_ns())
 
     def _on_event(self, event: BridgeEvent) -> None:
-        if isinstance(event, ActionTaken) and event.action is not None:
-            with self._changed:
+        with self._changed:
+            if isinstance(event, ActionTaken) and event.action is not None:
                 self._taken, self._taken_ns = self._taken + 1, event.time_ns
-                self._changed.notify_all()
+            elif isinstance(event, StateChanged) and event.transition.accepted:
+                self._takeovers += event.transition.after is ArmState.HUMAN
+            self._changed.notify_all()
 
 
 def _metadata(cameras: int) -> Mapping[str, Any]:

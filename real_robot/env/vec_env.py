@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from embodied_rl.policy import action_array
-from embodied_rl.real_robot.env.arm import ArmFailedError, ArmView, LiveArm
+from embodied_rl.real_robot.env.arm import ArmFailedError, ArmStep, ArmView, LiveArm
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 from embodied_rl.vec_env import EnvInfo, SimulatorFailed
 
@@ -20,11 +20,16 @@ _log = logging.getLogger("embodied_rl.live")
 
 @dataclass
 class _Attempt:
-    """The episode that an arm is in. failed: it was lost before or between steps."""
+    """The episode that an arm is in.
+
+    taken: a person has the arm. helped: a person had it. failed: the episode was lost before or between steps.
+    """
 
     instruction: str
     steps: int = 0
     over: bool = False
+    taken: bool = False
+    helped: bool = False
     failed: bool = False
 
 
@@ -32,19 +37,26 @@ class LiveVecEnv:
     """Arms behind the simulator contract: the evaluator and the trainer see no difference, only the time it takes.
 
     A chunk is done step by step in the arm's own time. Success pays 1 and ends the episode; at the horizon the arm's
-    judge has the last word. An episode in which the arm fails is reported as failed: it is run again, never counted.
+    judge has the last word. An episode in which the arm fails, as by its emergency stop, is reported as failed: it is
+    run again, never counted.
+
+    A person who takes an arm over does the rest of the chunk, and of those after it, without a horizon:
+    `ChunkResult.human` counts these steps. Where the person lets go the episode ends and the judge says how, or the
+    policy goes on. After a person's step nothing is paid.
 
     Args:
         arms: One an env; they move one after the other.
         info: What they are; `info.max_episode_steps` is the horizon.
+        hand_back: Whether the policy goes on where a person lets go.
 
     Example:
         >>> with closing(LiveVecEnv([arm], info)) as env:
         ...     report = evaluate(env, policy, specs)
     """
 
-    def __init__(self, arms: Sequence[LiveArm], info: EnvInfo) -> None:
+    def __init__(self, arms: Sequence[LiveArm], info: EnvInfo, *, hand_back: bool = False) -> None:
         self.num_envs, self.info = len(arms), replace(info, repeatable=False)
+        self._hand_back = hand_back
         self._arms = list(arms)
         self._attempts: list[_Attempt | None] = [None] * len(arms)
         self._low, self._high = (np.array(bound, np.float32) for bound in (info.action_low, info.action_high))
@@ -74,6 +86,7 @@ class LiveVecEnv:
                 result.failed[row] = True
                 result.terminated[row] = result.truncated[row] = result.success[row] = False
                 result.reward[row] = 0.0
+                result.human[row] = 0
                 result.steps_taken[row] = max(int(result.steps_taken[row]), 1)
         return result
 
@@ -137,17 +150,45 @@ class LiveVecEnv:
     def _run_chunk(self, arm: LiveArm, attempt: _Attempt, chunk: Array, result: ChunkResult, row: int) -> None:
         if attempt.failed:
             raise ArmFailedError("its episode is lost")
-        for k, action in enumerate(chunk):
-            result.steps_taken[row] = k + 1
-            success = arm.act(action)
-            attempt.steps += 1
-            at_end = attempt.steps >= self.info.max_episode_steps
-            success = success or (at_end and self.info.has_success and arm.judge())
-            attempt.over = success or at_end
-            if success:
-                result.success[row] = result.terminated[row] = True
-                result.reward[row, k] = 1.0
-            elif at_end:
-                result.truncated[row] = True
-            if attempt.over:
-                return
+        done: list[Array] = []
+        while len(done) < len(chunk) and not attempt.over:
+            result.steps_taken[row] = len(done) + 1  # of a step that fails too
+            step = None if attempt.taken else arm.act(chunk[len(done)])
+            if step is None:
+                attempt.taken, step = True, arm.follow()
+                if step is None:
+                    self._let_go(arm, attempt, result, row)
+                    if done:  # what is left of the chunk was decided long ago
+                        break
+                    continue
+                attempt.helped = True
+                result.human[row] += 1
+            done.append(step.action)
+            self._count(arm, attempt, step, result, row, len(done) - 1)
+        result.steps_taken[row] = len(done)
+        if result.human[row]:
+            if result.executed is None:
+                result.executed = torch.zeros((*result.reward.shape, self.info.action_dim))
+            result.executed[row, : len(done)] = torch.from_numpy(np.stack(done))
+
+    def _count(self, arm: LiveArm, attempt: _Attempt, step: ArmStep, result: ChunkResult, row: int, place: int) -> None:
+        """One more step of the episode, at `place` in its chunk: whether it is over now, and what that pays."""
+        attempt.steps += 1
+        at_end = attempt.steps >= self.info.max_episode_steps and not attempt.taken
+        success = step.success or (at_end and self.info.has_success and arm.judge())
+        attempt.over = success or at_end
+        if success:
+            result.success[row] = result.terminated[row] = True
+            result.reward[row, place] = float(not attempt.helped)
+        elif at_end:
+            result.truncated[row] = True
+
+    def _let_go(self, arm: LiveArm, attempt: _Attempt, result: ChunkResult, row: int) -> None:
+        """The person let go: the policy goes on, also where the person did no whole step, or the episode is over."""
+        attempt.taken = False
+        goes_on = attempt.steps < self.info.max_episode_steps and (self._hand_back or not attempt.helped)
+        if goes_on and arm.resume():
+            return
+        attempt.over = True
+        result.terminated[row] = True
+        result.success[row] = self.info.has_success and arm.judge()

@@ -174,8 +174,7 @@ class WarpVecEnv:
                 ids = index[at]
                 left = self._horizon[ids] - self._steps[ids]
                 part, overflow = run_chunk(scene, ids, actions[at], left, stop=self._stop)
-                for name in ChunkResult.__slots__:
-                    getattr(result, name)[at] = getattr(part, name)
+                result.put(at, part)
                 # Read by the next `step`: asking now would wait for the device.
                 self._overflow.append((scene, overflow))
             self._steps[index] += result.steps_taken

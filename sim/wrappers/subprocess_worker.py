@@ -88,7 +88,8 @@ def _carry_out(env: VecEnv, name: str, arguments: tuple[Any, ...], shared: Obser
     if name == "step":
         env_ids, actions = arguments
         result: ChunkResult = env.step(env_ids, torch.from_numpy(actions))
-        return {name: getattr(result, name).numpy() for name in RESULT_FIELDS}
+        values = {name: getattr(result, name) for name in RESULT_FIELDS}
+        return {name: value.numpy() for name, value in values.items() if value is not None}
     if name == "state":
         read = getattr(env, "state", None)  # not every backend has it
         return "this simulator has no state()" if read is None else read(*arguments).numpy()

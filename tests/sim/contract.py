@@ -327,17 +327,29 @@ def check_result(result: ChunkResult, info: EnvInfo, rows: int) -> None:
     assert not result.reward.cpu()[~ran].any()
     over = result.terminated | result.truncated | result.failed
     assert ((result.steps_taken == steps) | over).all()  # only an end stops a chunk early
+    assert result.human.dtype == torch.int32
+    assert ((result.human >= 0) & (result.human <= result.steps_taken)).all()
+    assert (result.executed is None) == (not result.human.any())
+    assert not _executed(result)[result.human == 0].any()
 
 
 def rows_of(result: ChunkResult, row: int) -> ChunkResult:
     """One row of a result."""
-    return ChunkResult(*(getattr(result, name)[row : row + 1] for name in ChunkResult.__slots__))
+    values = {name: getattr(result, name) for name in ChunkResult.__slots__}
+    return ChunkResult(**{name: None if value is None else value[row : row + 1] for name, value in values.items()})
 
 
 def same_results(one: ChunkResult, two: ChunkResult) -> None:
     """Bit for bit."""
-    for name in ChunkResult.__slots__:
+    for name in set(ChunkResult.__slots__) - {"executed"}:
         assert torch.equal(getattr(one, name), getattr(two, name)), name
+    done, again = _executed(one), _executed(two)
+    assert not done.numel() or not again.numel() or torch.equal(done, again)
+
+
+def _executed(result: ChunkResult) -> torch.Tensor:
+    """What was done where a person acted, [N, K, A]; nothing where none did."""
+    return result.reward.new_zeros((*result.reward.shape, 0)) if result.executed is None else result.executed
 
 
 def same_observations(one: Observation, two: Observation) -> None:

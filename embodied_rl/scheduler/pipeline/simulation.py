@@ -50,7 +50,7 @@ class Simulation:
         self._stream.wait(decision.made, decision.act.actions.device)  # on a GPU the actions are queued, not there
         with self._profiler.span("simulate"):
             result = step_rows(self.env, view.env_ids, view.obs, decision.act.actions)
-        mask = executed_terms(result.steps_taken, self._policy.chunk_len, self._policy.terms_per_step)
+        mask = executed_terms(result, self._policy.chunk_len, self._policy.terms_per_step)
         record = make_step_record(view, decision, result, mask)
         record_step(view.episodes, rows, record, result, keep=True)
         return record, result, self._render_ends(view, result)

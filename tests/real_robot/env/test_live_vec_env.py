@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from embodied_rl.errors import UserError
-from embodied_rl.evaluation.evaluate import evaluate
+from embodied_rl.evaluation.evaluate import EvalReport, evaluate
 from embodied_rl.policy import PolicyTraits
 from embodied_rl.real_robot.core.gate import Command
 from embodied_rl.real_robot.core.robot import load_robot
 from embodied_rl.real_robot.core.runtime import ArmRuntime
 from embodied_rl.real_robot.core.states import ArmState, Event
-from embodied_rl.real_robot.env.arm import ArmFailedError, ArmView, HumanStep
+from embodied_rl.real_robot.env.arm import ArmFailedError, ArmStep, ArmView, HumanStep
 from embodied_rl.real_robot.env.vec_env import LiveVecEnv
 from embodied_rl.rng import philox
 from embodied_rl.types import ActOutput, Array, EpisodeSpec, Observation
@@ -37,13 +37,18 @@ class CoreArm:
 
     Attributes:
         break_in: Control steps until the emergency stop is pressed; None: never.
+        take_in: Control steps of the policy until a person takes over; None: never.
+        hand: What the person does then, one joint-wise action a control step; the person lets go after the last.
+        ended: Whether the person disarms the arm after that.
     """
 
     def __init__(self) -> None:
         self.runtime = ArmRuntime(ROBOT, ())
         self.now, self.joints, self.target = 0, ROBOT.home.copy(), ROBOT.home.copy()
         self.break_in: int | None = None
-        self.closed = False
+        self.take_in: int | None = None
+        self.hand: list[Array] = []
+        self.ended, self.closed = False, False
 
     def begin(self, episode: EpisodeSpec) -> str:
         self.runtime = ArmRuntime(ROBOT, ())  # a script drives it home
@@ -61,17 +66,39 @@ class CoreArm:
         images = np.broadcast_to(shade[:, None, None, None], (2, 16, 16, 3)).copy()
         return ArmView(images, np.append(self.joints - ROBOT.home, self.now / 1e9).astype(np.float32))
 
-    def act(self, action: Array) -> bool:
+    def act(self, action: Array) -> ArmStep | None:
+        if self.take_in is not None:
+            self.take_in -= 1
+            if self.take_in < 0:
+                self.take_in = None
+                taken = self.runtime.mux.human(Command(self.now, NAMES, self.target), self.now, engaged=True)
+                assert taken is not None
+                assert taken.accepted
+                return None
+        return self._step(action, ArmState.RUNNING)
+
+    def follow(self) -> ArmStep | None:
+        if not self.hand:
+            assert self.runtime.mux.release(self.now).accepted
+            return None
+        return self._step(self.hand.pop(0), ArmState.HUMAN)
+
+    def resume(self) -> bool:
+        while self.ended and not self.runtime.fire(Event.DISARM, self.now).accepted:
+            self._tick(None)
+        return not self.ended and self.runtime.fire(Event.RESUME, self.now).accepted
+
+    def _step(self, action: Array, state: ArmState) -> ArmStep:
         if self.break_in is not None:
             self.break_in -= 1
             if self.break_in < 0:
                 self.runtime.machine.button(True, self.now)
         self.target = self.target + 0.02 * action
         for _ in range(TICKS_PER_STEP):
-            self._tick(self.target)
-        if self.runtime.machine.state is not ArmState.RUNNING:
+            self._tick(self.target, by_hand=state is ArmState.HUMAN)
+        if self.runtime.machine.state is not state:
             raise ArmFailedError(f"the arm is {self.runtime.machine.state}")
-        return bool(self.joints[0] > ROBOT.home[0] + GOAL)
+        return ArmStep(action, bool(self.joints[0] > ROBOT.home[0] + GOAL))
 
     def judge(self) -> bool:
         return bool(self.joints[1] > ROBOT.home[1] + GOAL)
@@ -79,11 +106,14 @@ class CoreArm:
     def close(self) -> None:
         self.closed = True
 
-    def _tick(self, target: Array | None) -> None:
+    def _tick(self, target: Array | None, *, by_hand: bool = False) -> None:
         self.now += TICK
         self.runtime.joint_states(NAMES, self.joints.tolist(), self.now)
         self.runtime.watchdog.heartbeat(self.now)
-        tick = self.runtime.tick(self.now, None if target is None else Command(self.now, NAMES, target))
+        command = None if target is None else Command(self.now, NAMES, target)
+        if by_hand and command is not None:
+            self.runtime.mux.human(command, self.now, engaged=True)
+        tick = self.runtime.tick(self.now, command)
         if tick.setpoint is not None:
             self.joints = tick.setpoint.positions
 
@@ -112,6 +142,16 @@ def env(arm: CoreArm) -> Iterator[LiveVecEnv]:
     with closing(LiveVecEnv([arm], INFO)) as made:
         yield made
     assert arm.closed
+
+
+@pytest.fixture
+def handing_back(arm: CoreArm) -> Iterator[LiveVecEnv]:
+    with closing(LiveVecEnv([arm], INFO, hand_back=True)) as made:
+        yield made
+
+
+def by_hand(steps: int, joint: int = 0) -> list[Array]:
+    return list(0.5 * push(steps, joint)[0].numpy())
 
 
 SPEC = EpisodeSpec(3, "bench/push", 0, 7)
@@ -197,3 +237,103 @@ def test_the_evaluator_runs_on_it(env: LiveVecEnv) -> None:
     specs = [EpisodeSpec(i, ("bench/push", "bench/pull")[i % 2], i, 40 + i) for i in range(6)]
     report = evaluate(env, Pushes(), specs, "greedy")  # type: ignore[arg-type]
     assert report.overall.rate == 0.5
+
+
+def test_a_takeover_joins_the_episode_and_ends_it_where_the_person_lets_go(env: LiveVecEnv, arm: CoreArm) -> None:
+    env.reset([0], [SPEC])
+    arm.take_in, arm.hand = 1, by_hand(4, joint=1)
+    mixed = env.step([0], push(4))
+    assert not (mixed.failed | mixed.terminated | mixed.truncated).any()
+    assert (int(mixed.steps_taken), int(mixed.human)) == (4, 3)
+    assert mixed.executed is not None
+    np.testing.assert_array_equal(mixed.executed[0, :, 0], [1, 0, 0, 0])
+    np.testing.assert_array_equal(mixed.executed[0, :, 1], [0, 0.5, 0.5, 0.5])
+    assert not env.observe([0], env.new_observation(1)), "the person's arm is seen as any other"
+    last = env.step([0], push(4))
+    assert (int(last.steps_taken), int(last.human)) == (1, 1)
+    assert last.terminated.all()
+    assert not (last.success | last.truncated | last.failed).any(), "the judge was asked, and says no"
+    with pytest.raises(ValueError, match="reset it first"):
+        env.step([0], push(1))
+    env.reset([0], [SPEC])
+    assert int(env.step([0], push(4)).human) == 0, "the next episode is the policy's"
+
+
+def test_a_person_reaches_the_goal_and_nothing_is_paid(env: LiveVecEnv, arm: CoreArm) -> None:
+    env.reset([0], [SPEC])
+    arm.take_in, arm.hand = 2, by_hand(30)
+    results = [env.step([0], push(4))]
+    while not (results[-1].terminated | results[-1].truncated).any():
+        results.append(env.step([0], push(4)))
+    assert results[-1].success.all()
+    assert not any(result.reward.any() for result in results)
+
+
+def test_a_person_is_not_cut_off_by_the_horizon(env: LiveVecEnv, arm: CoreArm) -> None:
+    env.reset([0], [SPEC])
+    arm.take_in, arm.hand = 2, by_hand(HORIZON, joint=1)
+    results = [env.step([0], 0 * push(HORIZON)) for _ in range(2)]
+    assert not (results[0].terminated | results[0].truncated).any()
+    assert sum(int(result.human) for result in results) == HORIZON
+    assert results[1].terminated.all()
+    assert results[1].success.all(), "the judge looks at what the person did"
+
+
+def test_after_a_person_hands_back_the_policy_goes_on(handing_back: LiveVecEnv, arm: CoreArm) -> None:
+    env = handing_back
+    env.reset([0], [SPEC])
+    arm.take_in, arm.hand = 1, by_hand(2)
+    first = env.step([0], push(4))
+    assert (int(first.steps_taken), int(first.human)) == (3, 2), "what is left of the chunk was decided long ago"
+    assert not (first.failed | first.terminated | first.truncated).any()
+    rest = env.step([0], push(HORIZON))
+    assert int(rest.human) == 0
+    assert rest.executed is None
+    assert rest.success.all()
+    assert not rest.reward.any(), "what a person helped to reach is not paid"
+
+
+def test_a_person_may_end_the_episode_where_a_policy_would_go_on(handing_back: LiveVecEnv, arm: CoreArm) -> None:
+    handing_back.reset([0], [SPEC])
+    arm.take_in, arm.hand, arm.ended = 0, by_hand(2), True
+    result = handing_back.step([0], push(2))
+    assert int(result.human) == int(result.steps_taken) == 2
+    ended = handing_back.step([0], push(4))
+    assert ended.terminated.all()
+    assert int(ended.steps_taken) == 0
+
+
+def test_a_touch_without_a_control_step_is_no_help(env: LiveVecEnv, arm: CoreArm) -> None:
+    env.reset([0], [SPEC])
+    arm.take_in = 2
+    assert int(env.step([0], push(4)).steps_taken) == 2
+    result = env.step([0], push(HORIZON))
+    assert result.success.all()
+    assert result.reward.any()
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_an_emergency_stop_in_a_persons_hand_loses_the_episode(env: LiveVecEnv, arm: CoreArm, steps: int) -> None:
+    env.reset([0], [SPEC])
+    arm.take_in, arm.hand, arm.break_in = 1, by_hand(20), steps
+    result = env.step([0], push(4))
+    assert result.failed.all()
+    assert not (result.terminated | result.truncated | result.success).any()
+    assert int(result.human) == 0
+    assert env.observe([0], env.new_observation(1)) == [0]
+
+
+def test_an_episode_with_help_is_no_success_of_the_policy(env: LiveVecEnv, arm: CoreArm) -> None:
+    arm.take_in, arm.hand = 3, by_hand(30)
+    specs = [EpisodeSpec(i, "bench/push", i, 40 + i) for i in range(3)]
+    report = evaluate(env, Pushes(), specs, "greedy")  # type: ignore[arg-type]
+    helped, *alone = report.results
+    assert (helped.success, helped.helped_success) == (False, True)
+    assert 0 < helped.human_steps == helped.num_steps - 3
+    assert all(result.success and not result.human_steps for result in alone)
+    assert report.overall.successes == 2
+    metrics = report.metrics()
+    assert metrics["eval/success"] == pytest.approx(2 / 3)
+    assert metrics["eval/success_with_help"] == 1
+    assert metrics["eval/helped"] == pytest.approx(1 / 3)
+    assert EvalReport.from_json(report.to_json()) == report
