@@ -166,7 +166,7 @@ class ChunkResult:
         if self.reward.device.type == device:
             return self
         values: dict[str, Any] = {name.name: getattr(self, name.name) for name in fields(self)}
-        return ChunkResult(**{name: None if value is None else value.to(device) for name, value in values.items()})
+        return ChunkResult(**{name: value.to(device) for name, value in values.items() if value is not None})
 
     def put(self, rows: Sequence[int] | torch.Tensor, part: ChunkResult) -> None:
         """Copy `part` into these rows."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -335,8 +336,8 @@ def check_result(result: ChunkResult, info: EnvInfo, rows: int) -> None:
 
 def rows_of(result: ChunkResult, row: int) -> ChunkResult:
     """One row of a result."""
-    values = {name: getattr(result, name) for name in ChunkResult.__slots__}
-    return ChunkResult(**{name: None if value is None else value[row : row + 1] for name, value in values.items()})
+    values: dict[str, Any] = {name: getattr(result, name) for name in ChunkResult.__slots__}
+    return ChunkResult(**{name: value[row : row + 1] for name, value in values.items() if value is not None})
 
 
 def same_results(one: ChunkResult, two: ChunkResult) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 import numpy as np
@@ -84,7 +84,7 @@ def test_no_expert_comes_after_the_goal_was_reached() -> None:
     class RunsOn(Reset):
         """Goes on after success, as under a protocol that runs to the horizon."""
 
-        def step(self, env_ids: list[int], actions: torch.Tensor) -> ChunkResult:  # type: ignore[override]
+        def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
             held = [self._spec[env_id] for env_id in env_ids]
             result = super().step(env_ids, actions)
             result.terminated[:] = False
