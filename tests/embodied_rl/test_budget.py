@@ -18,7 +18,7 @@ from embodied_rl.config.train import TrainConfig
 
 ROOT = Path(__file__).parents[2] / "embodied_rl"
 LINES = {
-    "": 1390,
+    "": 1410,
     "algorithms": 650,
     "autotune": 610,
     "cli": 3340,
