@@ -116,7 +116,7 @@ class ChunkResult:
         terminated: bool [N], the task ended: do not bootstrap.
         truncated: bool [N], the horizon was reached without termination: bootstrap.
         success: bool [N], the goal held at the end of some executed step, the policy's or a person's.
-        steps_taken: int32 [N], executed control steps, 1..K; 0 where a person ended the episode before the first.
+        steps_taken: int32 [N], executed control steps, 1..K; 0 where a person gave the env back before the first.
         failed: bool [N], the simulator broke (diverged physics, dead worker): run the episode again, never count it.
         lost: bool [N], of those that failed, the ones that another env's episode took with it; without it, none.
         human: int32 [N], how many of the executed steps, the last ones, a person did; without it, none.

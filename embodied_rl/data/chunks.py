@@ -33,7 +33,8 @@ class SftBatch:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Control steps of all samples' chunks. stay: those past an end in success. masked: those past another end."""
+    """Control steps of all samples' chunks. stay: those past an end in success. masked: those past another end, or
+    after a person gave the arm back."""
 
     total: int
     stay: int
@@ -42,7 +43,7 @@ class Targets:
     def describe(self) -> list[str]:
         """What is done past the ends of episodes, in words; empty where no chunk goes there."""
         words = (
-            (self.masked, "lie past the end of their episode and are left out"),
+            (self.masked, "lie past the end of their episode, or of a person's part, and are left out"),
             (self.stay, "lie past a success and say 'stay': no motion, the gripper as it was"),
         )
         return [f"{n} of {self.total} targets ({n / self.total:.0%}) {what}" for n, what in words if n]
@@ -56,7 +57,9 @@ class ChunkDataset:
     that the first frame does not show.
 
     Past the end of an episode that ends in success the arm is to stay where it is. What should come after any other end
-    (a failure, an intervention, a cut recording, an end that nobody judged) is not known: those steps are masked.
+    (a failure, an intervention, a cut recording, an end that nobody judged) is not known: those steps are masked. So
+    are those after a person gave the arm back within the episode: what the policy did then is not what the person would
+    have done.
 
     rows int64 [n]: first frame of each sample. episode int64 [F]: episode of each frame.
     """
@@ -88,10 +91,10 @@ class ChunkDataset:
         return chunks if data.own_units else np.clip(chunks, -1.0, 1.0, out=chunks)
 
     def targets(self) -> Targets:
-        """How many targets the samples have, and how many of them lie past the end of their episode."""
+        """How many targets the samples have, and how many of them lie past the end of their episode or are masked."""
         beyond = self._beyond(self.rows)
-        stay = int((beyond & self.data.stays[self.episode[self.rows]][:, None]).sum())
-        return Targets(beyond.size, stay, int(beyond.sum()) - stay)
+        known = self._known(self.rows)
+        return Targets(beyond.size, int((beyond & known).sum()), int((~known).sum()))
 
     def _beyond(self, rows: Array) -> Array:
         """bool [N,K]: steps past the end of the episode."""
@@ -99,7 +102,12 @@ class ChunkDataset:
 
     def _known(self, rows: Array) -> Array:
         """bool [N,K]: steps of which the data says what to do."""
-        return ~self._beyond(rows) | self.data.stays[self.episode[rows]][:, None]
+        ended = self._beyond(rows) & ~self.data.stays[self.episode[rows]][:, None]
+        last = self.data.starts[self.episode[rows] + 1][:, None] - 1
+        human = self.data.columns.human[np.minimum(rows[:, None] + np.arange(self.chunk_len), last)]
+        given_back = np.zeros_like(ended)
+        given_back[:, 1:] = np.logical_or.accumulate(human[:, :-1] & ~human[:, 1:], axis=1)
+        return ~ended & ~given_back
 
 
 def action_chunks(action: Array, rows: Array, ends: Array, chunk_len: int, success: Array) -> Array:

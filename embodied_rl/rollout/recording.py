@@ -75,7 +75,7 @@ class RecordingVecEnv:
 
     def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         """As `VecEnv.step`; every env must have been observed since its last step."""
-        result = ChunkResult.zeros(*actions.shape[:2])
+        result, executed = ChunkResult.zeros(*actions.shape[:2]), torch.zeros(actions.shape)
         going = list(range(len(env_ids)))
         for k in range(actions.shape[1]):
             ids = [env_ids[row] for row in going]
@@ -83,12 +83,17 @@ class RecordingVecEnv:
                 shown = self._between.rows(slice(0, len(ids)))
                 self._see(ids, shown, self._env.observe(ids, shown) or ())
             part = self._env.step(ids, actions[going, k : k + 1]).to("cpu")
-            self._keep(ids, actions[going, k], part, begins=k == 0)
+            done = self._done(actions[going, k], part)
+            executed[going, k] = torch.from_numpy(done) * part.steps_taken[:, None]
+            self._keep(ids, done, part, begins=k == 0)
             _add(result, going, k, part)
-            over = (part.terminated | part.truncated | part.failed).tolist()
+            # without a step a person gave the env back: the policy must look again
+            over = (part.terminated | part.truncated | part.failed | (part.steps_taken == 0)).tolist()
             going = [row for row, ended in zip(going, over, strict=True) if not ended]
             if not going:
                 break
+        if result.human.any():
+            result.executed = torch.where(result.human[:, None, None] > 0, executed, 0.0)
         return result
 
     def frame(self, env_id: int, camera: str, size: int) -> Array:
@@ -114,18 +119,27 @@ class RecordingVecEnv:
             recorded.images.append(shown.images[row].cpu().numpy().copy())
             recorded.proprio.append(shown.proprio[row].cpu().numpy().copy())
 
-    def _keep(self, env_ids: Sequence[int], asked: torch.Tensor, part: ChunkResult, *, begins: bool) -> None:
+    def _done(self, asked: torch.Tensor, part: ChunkResult) -> Array:
+        """What was executed in a control step where `asked` [N, A] was asked for: the same, or what a person did."""
+        done = np.clip(asked.cpu().numpy(), *self._bounds)
+        return (
+            done if part.executed is None else np.where(part.human.numpy()[:, None], part.executed[:, 0].numpy(), done)
+        )
+
+    def _keep(self, env_ids: Sequence[int], done: Array, part: ChunkResult, *, begins: bool) -> None:
         """Keep a control step that ran. begins: it is the first of a decision."""
-        executed = np.clip(asked.cpu().numpy(), *self._bounds)
         for row, env_id in enumerate(env_ids):
             recorded = self._open[env_id]
             if part.failed[row]:
                 continue
-            recorded.action.append(executed[row].copy())
-            recorded.reward.append(float(part.reward[row].sum()))
-            recorded.human.append(False)
-            recorded.decision.append(recorded.decision[-1] + begins if recorded.decision else 0)
             recorded.success = bool(part.success[row])
+            if not part.steps_taken[row]:  # what was seen before it is no frame
+                del recorded.images[len(recorded.action) :], recorded.proprio[len(recorded.action) :]
+                continue
+            recorded.action.append(done[row].copy())
+            recorded.reward.append(float(part.reward[row].sum()))
+            recorded.human.append(bool(part.human[row]))
+            recorded.decision.append(recorded.decision[-1] + begins if recorded.decision else 0)
 
 
 def _add(result: ChunkResult, rows: Sequence[int], k: int, part: ChunkResult) -> None:
@@ -133,6 +147,7 @@ def _add(result: ChunkResult, rows: Sequence[int], k: int, part: ChunkResult) ->
     index = list(rows)
     result.reward[index, k] = part.reward[:, 0]
     result.steps_taken[index] += part.steps_taken
+    result.human[index] += part.human
     for name in ("terminated", "truncated", "success", "failed", "lost"):
         flags = getattr(result, name)
         flags[index] = flags[index] | getattr(part, name)

@@ -158,9 +158,7 @@ class LiveVecEnv:
                 attempt.taken, step = True, arm.follow()
                 if step is None:
                     self._let_go(arm, attempt, result, row)
-                    if done:  # what is left of the chunk was decided long ago
-                        break
-                    continue
+                    break  # what is left of the chunk was decided before
                 attempt.helped = True
                 result.human[row] += 1
             done.append(step.action)

@@ -109,7 +109,10 @@ def test_what_comes_after_an_intervention_is_not_learned(
     assert not load(data).success.any()
     fast = ["--steps", "1", "--batch-size", "4", "--warmup", "0", "--chunk-len", "3", "--gripper", "signed"]
     assert main(["sft", str(data), "--out", str(out), "--preset", "nano", "--threads", "1", *fast]) == 0
-    assert "3 of 9 targets (33%) lie past the end of their episode and are left out" in capsys.readouterr().out
+    assert (
+        "3 of 9 targets (33%) lie past the end of their episode, or of a person's part, and are left out"
+        in capsys.readouterr().out
+    )
     assert read_provenance(out)["targets"] == {"total": 9, "stay": 0, "masked": 3}
 
 

@@ -46,6 +46,22 @@ def test_chunks_and_padding_by_hand() -> None:
     assert action[3, 0] == 9.0  # the data itself stays as it was
 
 
+def test_no_chunk_goes_on_from_a_person_to_the_policy(new_episode: Callable[[int, int], Episode]) -> None:
+    """Episode 0: the policy, then a person for frames 3 to 5, then the policy; episode 1 is a person's to its end."""
+    data = _demonstrations([new_episode(0, 8), new_episode(1, 4)])
+    data.columns.human[3:6] = True
+    data.columns.human[8:] = True
+    train, _ = split(data, 4, validation=0.0, seed=0)
+    mask = train.batch(np.arange(12)).action_mask
+    assert mask is not None
+    whole, until = [True] * 4, {1: 3 + 2, 2: 4, 3: 3, 4: 2, 5: 1}
+    for row in range(12):
+        known = min(until.get(row, 4), 4)
+        assert mask[row].tolist() == [step < known for step in range(4)], row
+    assert mask[11].tolist() == whole, "the episode ends there, in success: the arm is to stay"
+    assert train.targets().masked == int((~mask).sum()) == 6
+
+
 def test_past_the_end_of_an_intervention_nothing_is_learned(new_episode: Callable[[int, int], Episode]) -> None:
     """Of the 80 targets of 10 steps with chunks of 8, 28 (35 %) lie past the end: 7 + 6 + ... + 1 = 28."""
     data = _demonstrations([new_episode(0, 10), new_episode(1, 10)])
@@ -54,7 +70,7 @@ def test_past_the_end_of_an_intervention_nothing_is_learned(new_episode: Callabl
     targets = train.targets()
     assert (targets.total, targets.masked, targets.stay) == (160, 28, 28)
     assert targets.describe() == [
-        "28 of 160 targets (18%) lie past the end of their episode and are left out",
+        "28 of 160 targets (18%) lie past the end of their episode, or of a person's part, and are left out",
         "28 of 160 targets (18%) lie past a success and say 'stay': no motion, the gripper as it was",
     ]
     mask = train.batch(np.arange(20)).action_mask
@@ -65,7 +81,9 @@ def test_past_the_end_of_an_intervention_nothing_is_learned(new_episode: Callabl
     assert train.batch(np.arange(10, 20)).action_mask is None  # a batch that knows all is as it always was
     alone, _ = split(_demonstrations([new_episode(0, 10)]), 8, validation=0.0, seed=0)
     alone.data.success[:] = False
-    assert alone.targets().describe() == ["28 of 80 targets (35%) lie past the end of their episode and are left out"]
+    assert alone.targets().describe() == [
+        "28 of 80 targets (35%) lie past the end of their episode, or of a person's part, and are left out"
+    ]
 
 
 def test_batch_holds_frame_proprio_instruction_and_actions_of_one_moment(dataset: Path) -> None:

@@ -6,16 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.algorithms.losses import mean_entropy, unit_weights
 from embodied_rl.rollout.adaptive import SuccessTracker
+from embodied_rl.rollout.env_runner import EnvRunner
+from embodied_rl.rollout.recording import RecordingVecEnv
 from embodied_rl.scheduler.config import PipelinedConfig, SchedulerConfig, SerialConfig
 from embodied_rl.sim.wrappers.takeover import Expert, ExpertTakeover, TakeoverRule
 from embodied_rl.training.on_policy import RunOptions, TaskSplit, train
 from embodied_rl.types import EpisodeResult, EpisodeSpec
+from embodied_rl.utils.profiler import Profiler
 from embodied_rl.vec_env import VecEnv
 from tests.embodied_rl.scheduler.test_collector import collector
 from tests.embodied_rl.toy_run import JsonObserver, files_of, settings_of
@@ -58,6 +62,24 @@ def test_a_persons_steps_are_not_the_policys_rows() -> None:
         assert int(rows.sum()) == result.num_decisions
         assert int(terms[rows].sum()) == result.num_steps - result.human_steps == min(result.num_steps, 3)
         assert not batch.reward[rows].any() or result.success
+
+
+def test_a_recording_has_every_step_of_the_expert_and_says_whose_it_is() -> None:
+    env = RecordingVecEnv(with_expert(5, TakeoverRule("late", after=3)))
+    specs = iter(EpisodeSpec(i, list(TASKS)[i % 2], i, seed=50 + i) for i in range(10))
+    seen = 0
+    for trajectory in EnvRunner(env, ToyPolicy(seed=3), Profiler(), record=True).run(
+        lambda: next(specs, None), lambda spec, cause: spec, "sample"
+    ):
+        result, episode = trajectory.result, env.take(trajectory.result.spec)
+        assert episode.human == [step >= 3 for step in range(result.num_steps)]
+        assert episode.success == (result.success or result.helped_success)
+        position, action = np.stack(episode.proprio), np.stack(episode.action)
+        moved = np.clip(position[:-1] + np.float32(0.25) * action[:-1], -1, 1)
+        np.testing.assert_allclose(position[1:], moved, atol=1e-6)
+        assert not any(episode.reward[3:])
+        seen += result.human_steps
+    assert seen > 10
 
 
 def test_help_is_no_success_for_the_adaptive_sampler() -> None:

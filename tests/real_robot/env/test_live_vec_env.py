@@ -19,6 +19,7 @@ from embodied_rl.real_robot.core.states import ArmState, Event
 from embodied_rl.real_robot.env.arm import ArmFailedError, ArmStep, ArmView, HumanStep
 from embodied_rl.real_robot.env.vec_env import LiveVecEnv
 from embodied_rl.rng import philox
+from embodied_rl.rollout.recording import RecordingVecEnv
 from embodied_rl.types import ActOutput, Array, EpisodeSpec, Observation
 from embodied_rl.vec_env import EnvInfo, SimulatorFailed, VecEnv
 from tests.sim.contract import SuccessContract, VecEnvContract, draw
@@ -284,13 +285,32 @@ def test_after_a_person_hands_back_the_policy_goes_on(handing_back: LiveVecEnv, 
     env.reset([0], [SPEC])
     arm.take_in, arm.hand = 1, by_hand(2)
     first = env.step([0], push(4))
-    assert (int(first.steps_taken), int(first.human)) == (3, 2), "what is left of the chunk was decided long ago"
+    assert (int(first.steps_taken), int(first.human)) == (3, 2), "what is left of the chunk was decided before"
     assert not (first.failed | first.terminated | first.truncated).any()
     rest = env.step([0], push(HORIZON))
     assert int(rest.human) == 0
     assert rest.executed is None
     assert rest.success.all()
     assert not rest.reward.any(), "what a person helped to reach is not paid"
+
+
+def test_stepped_one_by_one_a_hand_back_ends_the_chunk_too(handing_back: LiveVecEnv, arm: CoreArm) -> None:
+    env = RecordingVecEnv(handing_back)
+    env.reset([0], [SPEC])
+    arm.take_in, arm.hand = 1, by_hand(2)
+    obs = env.new_observation(1)
+    env.observe([0], obs)
+    first = env.step([0], push(4))
+    assert (int(first.steps_taken), int(first.human)) == (3, 2)
+    while not (first.terminated | first.truncated).any():
+        env.observe([0], obs)
+        first = env.step([0], push(4))
+    episode = env.take(SPEC)
+    assert episode.human == [False, True, True, *[False] * (len(episode.action) - 3)]
+    assert [action[0] for action in episode.action[:4]] == [1.0, 0.5, 0.5, 1.0]
+    assert len(episode.images) == len(episode.action)
+    assert episode.success
+    assert episode.decision[:4] == [0, 0, 0, 1]
 
 
 def test_a_person_may_end_the_episode_where_a_policy_would_go_on(handing_back: LiveVecEnv, arm: CoreArm) -> None:
