@@ -29,7 +29,7 @@ LINES = {
     "jobs": 6330,
     "learner": 2170,
     "rewards": 1310,
-    "rollout": 1980,
+    "rollout": 2020,
     "scheduler": 2480,
     "studies": 1790,
     "telemetry": 1470,
