@@ -232,7 +232,7 @@ def _simulator_factory(suite: Suite, names: tuple[str, ...], env: EnvConfig, vie
         if name.startswith("embodied_rl/"):
             raise UserError(f"{name} is a suite of this project and shows images: embodied-rl train tabletop.")
     read = ReadOptions(env.cameras, env.proprio, env.instruction, env.control_hz, view.own_units)
-    return GymnasiumFactory(names, read)
+    return GymnasiumFactory(names, read, apart=view.apart or env.watched is not None)
 
 
 def _metaworld_factory(names: tuple[str, ...], env: MetaWorldConfig, view: View) -> Callable[[int], VecEnv]:

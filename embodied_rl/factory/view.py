@@ -22,17 +22,19 @@ class View:
 
     image_size, cameras: of the pictures; cameras=0 draws none, and needs `state`: observations have one; None: all that
     a simulator of other tasks than scenes has. fit: how the images of such a one come to `image_size` (None: they stay
-    as they are). own_units: actions are as such a one takes them, and not in [-1, 1]. crop: cut the pictures as the
-    protocol does; not where the policy itself cuts out their middle. device: where MuJoCo Warp simulates and draws,
-    'cpu' or 'cuda'. training: how episodes may differ from the tasks' own (None: they may not). judged: run `native`
-    too as an evaluation does, which knows the end. stop_at_success: end `native` episodes of training there; else they
-    go on to their horizon. run_on, translate: see `ProtocolEnv`.
+    as they are). own_units: actions are as such a one takes them, not in [-1, 1]. apart: some of its envs are stepped
+    while others stand still. crop: cut the pictures as the protocol does; not where the policy itself cuts out their
+    middle. device: where MuJoCo Warp simulates and draws, 'cpu' or 'cuda'. training: how episodes may differ from the
+    tasks' own (None: they may not). judged: run `native` too as an evaluation does, which knows the end.
+    stop_at_success: end `native` episodes of training there; else they go on to their horizon. run_on, translate: see
+    `ProtocolEnv`.
     """
 
     image_size: int = 64
     cameras: int | None = 2
     fit: ImageFit | None = None
     own_units: bool = False
+    apart: bool = False
     state: bool = False
     crop: bool = True
     protocol: Protocol = NATIVE

@@ -219,7 +219,9 @@ def _renderer(env: EnvConfig, tasks: Tasks, *, resumed: bool) -> Choice | None:
 
 
 def _view(config: TrainConfig, made: RunPolicy | None) -> View:
-    options: Any = {"protocol": protocol(config.protocol), "training": training_episodes(config)}
+    scheduler = config.scheduler
+    apart = isinstance(scheduler, PipelinedConfig) and (scheduler.env_groups or 1) > 1
+    options: Any = {"protocol": protocol(config.protocol), "training": training_episodes(config), "apart": apart}
     if made is None:
         return new_view(config, **options)
     return View(**options) if made.is_object else view_of(made.policy, **options)
@@ -277,7 +279,8 @@ def _use_threads(config: TrainConfig) -> None:
 
 def find_schedule(config: TrainConfig, tasks: Tasks, policy: Any, console: Console) -> Tuning:
     """Try schedules for `config`, which is resolved, and print what came out. policy: None where it begins anew."""
-    view = view_of(policy, protocol=protocol(config.protocol)) if policy else new_view(config)
+    options: Any = {"apart": True}  # several env groups are tried too
+    view = view_of(policy, protocol=protocol(config.protocol), **options) if policy else new_view(config, **options)
     tasks = asked(tasks, config.env)
     if policy is None:
         with open_tasks(tasks, one_env(config.env), view) as env:

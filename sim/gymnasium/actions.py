@@ -17,7 +17,8 @@ from embodied_rl.types import Array
 class ActionMap:
     """How a policy's actions become those of an env.
 
-    dim: A. low, high: bounds of the policy's, A each. convert: float32 [A] within them to what `env.step` takes.
+    dim: A. low, high: bounds of the policy's, A each. convert: float32 [A] within them to what `env.step` takes, or
+    [N, A] to what that of a vector env takes.
     """
 
     dim: int
@@ -39,7 +40,7 @@ def action_map(space: spaces.Space[Any], name: str, *, own_units: bool = False) 
     if isinstance(space, spaces.Discrete):
         first = int(space.start)
         ones = (1.0,) * int(space.n)
-        return ActionMap(len(ones), tuple(-one for one in ones), ones, lambda action: first + int(action.argmax()))
+        return ActionMap(len(ones), tuple(-one for one in ones), ones, lambda action: first + _largest(action))
     if not isinstance(space, spaces.Box):
         raise UserError(f"{name}: actions of {type(space).__name__} are not supported, only Box and Discrete.")
     if not np.issubdtype(space.dtype, np.floating):
@@ -54,11 +55,20 @@ def action_map(space: spaces.Space[Any], name: str, *, own_units: bool = False) 
     shape, dtype, dim = space.shape, space.dtype, int(np.prod(space.shape))
     if own_units:
         least, most = (tuple(map(float, bound.ravel())) for bound in (low, high))
-        return ActionMap(dim, least, most, lambda action: np.clip(action.reshape(shape), low, high).astype(dtype))
+        return ActionMap(dim, least, most, lambda action: np.clip(_shaped(action, shape), low, high).astype(dtype))
     middle, reach = (high + low) / 2, (high - low) / 2
 
     def stretch(action: Array) -> Array:
         # Rounding must not leave the box.
-        return np.clip(middle + reach * action.reshape(shape), low, high).astype(dtype)
+        return np.clip(middle + reach * _shaped(action, shape), low, high).astype(dtype)
 
     return ActionMap(dim, (-1.0,) * dim, (1.0,) * dim, stretch)
+
+
+def _shaped(actions: Array, shape: tuple[int, ...]) -> Array:
+    return actions.reshape(*actions.shape[:-1], *shape)
+
+
+def _largest(scores: Array) -> Any:
+    """Of [A] an int, which single envs take; of [N, A] int64 [N]."""
+    return int(scores.argmax()) if scores.ndim == 1 else scores.argmax(axis=1)

@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.vector import VectorEnv
 
 from embodied_rl.errors import UserError
 from embodied_rl.rng import GYMNASIUM_RESET, EpisodeStream, philox
@@ -68,9 +69,14 @@ def begin(env: gymnasium.Env[Any, Any], layout: ObservationLayout, init_state: i
     Raises:
         ValueError: What it shows is not of the form that it declares, or not finite.
     """
-    observation, info = env.reset(seed=int(philox(init_state, GYMNASIUM_RESET).integers(2**31)))
+    observation, info = env.reset(seed=reset_seed(init_state))
     env.unwrapped.np_random = philox(seed, EpisodeStream.GYMNASIUM_STEPS)
     return Begun(layout.read(observation), instruction_of(env, info))
+
+
+def reset_seed(init_state: int) -> int:
+    """What an env is reset with to an initial state."""
+    return int(philox(init_state, GYMNASIUM_RESET).integers(2**31))
 
 
 def instruction_of(env: gymnasium.Env[Any, Any], info: Mapping[str, Any]) -> str:
@@ -146,7 +152,7 @@ def probe(
             close(env)
 
 
-def close(env: gymnasium.Env[Any, Any]) -> None:
+def close(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> None:
     """Close `env`. One that raises is named and left: its episodes are over."""
     try:
         env.close()

@@ -119,9 +119,9 @@ class ObservationLayout:
         Raises:
             ValueError: It is not of the form that the space declares, or has numbers that are not finite.
         """
-        _check_form(self.space, observation, "the observation")
-        images = [image.read(_value(observation, image.path)) for image in self.images]
-        felt = [spaces.flatten(part, _value(observation, path)) for path, part in self.proprio.items()]
+        check_form(self.space, observation, "the observation")
+        images = [image.read(value_at(observation, image.path)) for image in self.images]
+        felt = [spaces.flatten(part, value_at(observation, path)) for path, part in self.proprio.items()]
         with np.errstate(over="ignore"):  # what float32 can't hold is not finite then
             proprio = np.concatenate([_NONE, *(np.asarray(part, np.float32) for part in felt)])
             state = _NONE if self.rest is None else _flat(self.rest, observation)
@@ -198,7 +198,7 @@ def _looks_like_image(box: spaces.Box) -> bool:
     return len(box.shape) > 1 and min(sorted(box.shape)[-2:]) >= least
 
 
-def _check_form(space: spaces.Space[Any], value: Any, path: str) -> None:
+def check_form(space: spaces.Space[Any], value: Any, path: str) -> None:
     """Raise ValueError unless `value` has the form that `space` declares; bounds of a Box do not matter."""
     if isinstance(space, spaces.Dict):
         if not isinstance(value, Mapping):
@@ -206,12 +206,12 @@ def _check_form(space: spaces.Space[Any], value: Any, path: str) -> None:
         for name, part in space.spaces.items():
             if name not in value:
                 raise ValueError(f"{path} has no {name!r}")
-            _check_form(part, value[name], f"{path}[{name!r}]")
+            check_form(part, value[name], f"{path}[{name!r}]")
     elif isinstance(space, spaces.Tuple):
         if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
             raise ValueError(f"{path} is not a tuple of {len(space.spaces)}, as is declared")
         for index, part in enumerate(space.spaces):
-            _check_form(part, value[index], f"{path}[{index}]")
+            check_form(part, value[index], f"{path}[{index}]")
     elif isinstance(space, spaces.Box):
         array = np.asarray(value)
         if array.shape != space.shape or array.dtype.kind not in "biuf":
@@ -313,7 +313,8 @@ def _no_image(name: str, space: spaces.Space[Any]) -> UserError:
     )
 
 
-def _value(observation: Any, path: Path) -> Any:
+def value_at(observation: Any, path: Path) -> Any:
+    """The part of an observation, or of a batch of them, that `path` leads to."""
     for key in path:
         observation = observation[key]
     return observation

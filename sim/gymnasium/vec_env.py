@@ -3,36 +3,24 @@
 from __future__ import annotations
 
 import logging
-import math
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
-import cv2
 import gymnasium
-import numpy as np
 import torch
-from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.checks import check_counts, check_env_ids
 from embodied_rl.sim.gymnasium.actions import ActionMap, action_map
+from embodied_rl.sim.gymnasium.load import RGB, SUITE, control_rate, draw, env_info, horizon_of, make, squared
 from embodied_rl.sim.gymnasium.probe import Probed, advance, begin, close, one_line, probe
 from embodied_rl.sim.gymnasium.spaces import ArrayObservation, ReadOptions, layout_of
 from embodied_rl.sim.stepping import bounded_actions
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 from embodied_rl.utils.suites import as_names
-from embodied_rl.vec_env import EnvInfo, SimulatorFailed
+from embodied_rl.vec_env import SimulatorFailed
 
-SUITE = "gymnasium"
-_RGB = "rgb_array"
-DEFAULT_HORIZON = 1000
-"""Control steps of an episode whose id names no `max_episode_steps`."""
-_DEFAULT_HZ = 30.0
 _log = logging.getLogger("embodied_rl.gymnasium")
 
 
@@ -89,37 +77,19 @@ class GymnasiumVecEnv:
             raise UserError("an environment needs at least one task and one env")
         self.num_envs = num_envs
         self._ids = {f"{SUITE}/{name}": name for name in ids}
-        self._horizons = {task: _horizon(name) for task, name in self._ids.items()}
+        self._horizons = {task: horizon_of(name) for task, name in self._ids.items()}
         opened = [make(name) for name in ids]
         try:
             space, actions = _shared_spaces(ids, opened)
             self._actions: ActionMap = action_map(actions, ids[0], own_units=self._read.own_units)
             self._layout = layout_of(space, self._read)
-            hz = self._read.control_hz or _control_rate(opened[0])
+            hz = self._read.control_hz or control_rate(opened[0].metadata)
         finally:
             for env in opened:
                 close(env)
         probed = [self._probe(task) for task in self._ids]
         self._said: set[str] = set()
-        self.info = EnvInfo(
-            backend="gymnasium",
-            suite=SUITE,
-            simulator=f"gymnasium {gymnasium.__version__}",
-            renderer=_RGB,
-            cameras=self._layout.cameras,
-            image_shape=self._layout.image_shape,
-            proprio_dim=self._layout.proprio_dim,
-            state_dim=self._layout.state_dim,
-            action_dim=self._actions.dim,
-            action_low=self._actions.low,
-            action_high=self._actions.high,
-            control_hz=hz,
-            max_episode_steps=max(self._horizons.values()),
-            has_success=all(found.has_success for found in probed),
-            repeatable=all(found.repeatable for found in probed),
-            instructed=bool(self._read.instruction) or all(found.instruction for found in probed),
-            reads=tuple(self._layout.describe()),
-        )
+        self.info = env_info(self._layout, self._actions, self._read, hz, max(self._horizons.values()), probed)
         self._sub_envs: list[_SubEnv | None] = [None] * num_envs
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
@@ -180,17 +150,10 @@ class GymnasiumVecEnv:
         if camera in self._layout.cameras:
             if sub_env.seen is None:
                 raise SimulatorFailed(f"{name} broke before it showed anything.")
-            return _squared(sub_env.seen.images[self._layout.cameras.index(camera)], size)
-        if sub_env.env.render_mode != _RGB:
+            return squared(sub_env.seen.images[self._layout.cameras.index(camera)], size)
+        if sub_env.env.render_mode != RGB:
             raise NotImplementedError(f"{name} draws no pictures.")
-        try:
-            with _headless_gl():
-                image = sub_env.env.render()
-            return _squared(image, size)
-        except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-            raise NotImplementedError(f"{name} can't be drawn: {one_line(error)}") from error
-        except Exception as error:
-            raise SimulatorFailed(f"{name} broke while it was drawn: {one_line(error)}") from error
+        return draw(sub_env.env.render, name, size)
 
     def new_observation(self, rows: int) -> Observation:
         """As `VecEnv.new_observation`."""
@@ -266,56 +229,6 @@ class GymnasiumVecEnv:
             _log.warning("%s broke (%s): %s: %s", self._ids[sub_env.task], where, type(error).__name__, text)
 
 
-def make(name: str) -> gymnasium.Env[Any, Any]:
-    """The environment of an id, without a time limit of its own; it draws as `rgb_array` where it can.
-
-    Raises:
-        UserError: There is no such id, or something that it needs is not installed.
-    """
-    spec = spec_of(name)
-    try:  # the entry point's module may need what is not installed
-        drawing = {"render_mode": _RGB} if _draws(spec) else {}  # not all environments take a render_mode
-        return gymnasium.make(name, max_episode_steps=-1, disable_env_checker=True, **drawing)
-    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-        raise UserError(f"{name} needs something that is not installed: {one_line(error)}") from error
-    except gymnasium.error.Error as error:
-        raise UserError(f"gymnasium can't make '{name}': {one_line(error)}") from error
-    except Exception as error:
-        raise UserError(f"'{name}' can't be made: it raises {type(error).__name__}: {one_line(error)}") from error
-
-
-def spec_of(name: str) -> EnvSpec:
-    """What gymnasium knows of an id, as `gymnasium.make` takes it.
-
-    Of NAMESPACE/ID, the package NAMESPACE is imported where gymnasium does not know it yet: it makes its ids known.
-
-    Raises:
-        UserError: There is no such id.
-    """
-    module, colon, plain = name.rpartition(":")
-    if colon and (not module or module.startswith(".")):
-        raise UserError(f"gymnasium has no {name!r}: write ID, or MODULE:ID with the full name of a module.")
-    namespace = plain.partition("/")[0]
-    try:
-        if colon:
-            import_module(module)
-        elif "/" in plain and plain not in gymnasium.registry and namespace.isidentifier() and find_spec(namespace):
-            import_module(namespace)
-        return gymnasium.spec(plain)
-    except (gymnasium.error.Error, ModuleNotFoundError) as error:
-        raise UserError(f"gymnasium has no {name!r}: {one_line(error)}") from error
-
-
-def _draws(spec: EnvSpec) -> bool:
-    made_by = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
-    metadata = getattr(made_by, "metadata", {})
-    return _RGB in metadata.get("render_modes", ())
-
-
-def _horizon(name: str) -> int:
-    return spec_of(name).max_episode_steps or DEFAULT_HORIZON
-
-
 def _shared_spaces(ids: Sequence[str], envs: Sequence[gymnasium.Env[Any, Any]]) -> tuple[Any, Any]:
     """The observation and action space of all of `envs`."""
     first = envs[0]
@@ -323,39 +236,3 @@ def _shared_spaces(ids: Sequence[str], envs: Sequence[gymnasium.Env[Any, Any]]) 
         if (env.observation_space, env.action_space) != (first.observation_space, first.action_space):
             raise UserError(f"{ids[0]} and {name} have other observations or actions: train them apart.")
     return first.observation_space, first.action_space
-
-
-@contextmanager
-def _headless_gl() -> Iterator[None]:
-    """Let gymnasium's MuJoCo renderer take EGL where there is no screen: its own choice ends the process there."""
-    if "MUJOCO_GL" in os.environ or "DISPLAY" in os.environ:
-        yield
-        return
-    os.environ["MUJOCO_GL"] = "egl"
-    try:
-        yield
-    finally:
-        del os.environ["MUJOCO_GL"]
-
-
-def _control_rate(env: gymnasium.Env[Any, Any]) -> float:
-    """Control steps a second as `metadata` says; the usual rate where it says nothing that can be one."""
-    try:
-        said = float(env.metadata.get("render_fps"))  # pyright: ignore[reportArgumentType]
-    except (TypeError, ValueError):
-        return _DEFAULT_HZ
-    return said if 0 < said < math.inf else _DEFAULT_HZ
-
-
-def _squared(drawn: Any, size: int) -> Array:
-    image = np.asarray(drawn)
-    if image.dtype.kind not in "iuf" or image.ndim != 3 or image.shape[2] not in (3, 4) or not image.size:
-        raise ValueError(f"no picture [H, W, 3], but {image.dtype} {list(image.shape)}")
-    height, width = image.shape[:2]
-    scale = size / max(height, width)
-    small = (max(1, round(width * scale)), max(1, round(height * scale)))
-    shrunk = cv2.resize(np.ascontiguousarray(image[..., :3]), small, interpolation=cv2.INTER_AREA)
-    out = np.zeros((size, size, 3), np.uint8)
-    top, left = (size - small[1]) // 2, (size - small[0]) // 2
-    out[top : top + small[1], left : left + small[0]] = shrunk
-    return out

@@ -13,7 +13,8 @@ import torch
 from embodied_rl.errors import UserError
 from embodied_rl.sim.gymnasium.actions import action_map
 from embodied_rl.sim.gymnasium.factory import GymnasiumFactory
-from embodied_rl.sim.gymnasium.vec_env import DEFAULT_HORIZON, GymnasiumVecEnv
+from embodied_rl.sim.gymnasium.load import DEFAULT_HORIZON
+from embodied_rl.sim.gymnasium.vec_env import GymnasiumVecEnv
 from embodied_rl.types import Array, EpisodeSpec
 from embodied_rl.vec_env import VecEnv
 from tests.sim.contract import EnvIdContract, LeakContract, SuccessContract, VecEnvContract
