@@ -262,13 +262,13 @@ def test_rows_are_read_as_single_observations_are() -> None:
         {
             "image": spaces.Box(0.0, 1.0, (3, 16, 20), np.float32),
             "state": spaces.Box(-1, 1, (2,), np.float64),
-            "pair": spaces.Tuple((spaces.Discrete(3, start=-1), spaces.MultiDiscrete([[2, 3], [4, 2]]))),
+            "pair": spaces.Tuple((spaces.Discrete(3, start=-1), spaces.MultiDiscrete(np.array([[2, 3], [4, 2]])))),
             "bits": spaces.MultiBinary((2, 2)),
         }
     )
     space.seed(0)
     layout, samples = layout_of(space), [space.sample() for _ in range(5)]
-    batch = concatenate(space, samples, create_empty_array(space, 5))
+    batch: Any = concatenate(space, samples, create_empty_array(space, 5))
     rows = np.array([3, 0])
     seen, sound = read_rows(layout, batch_space(space, 5), batch, rows)
     assert sound.all()
