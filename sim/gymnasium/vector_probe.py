@@ -45,15 +45,16 @@ def open_envs(name: str, num_envs: int, read: ReadOptions) -> VecEnv:
         reason = _unlike(name, env, single)
     except Exception as error:  # noqa: BLE001 - an env raises what it likes
         reason = one_line(error) if isinstance(error, UserError) else f"{type(error).__name__}: {one_line(error)}"
+    if single is not None:
+        single.close()  # what was compared; it opens its envs anew
     if env is not None and not reason:
         return env
     if env is not None:
         env.close()
     if single is None:
         raise UserError(f"{name} has a vector env only, which can't be used: {reason}")
-    single.info = replace(
-        single.info, reads=(*single.info.reads, f"single envs: its own vector env can't be used ({reason})")
-    )
+    line = f"single envs: its own vector env can't be used ({reason})"
+    single.info = replace(single.info, reads=(*single.info.reads, line))
     return single
 
 

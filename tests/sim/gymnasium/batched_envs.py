@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -94,10 +94,13 @@ class Many(VectorEnv[Any, Any, Any]):
     tensors: it speaks torch.
     """
 
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}  # type: ignore[misc]
+
     def __init__(
         self,
         num_envs: int = 1,
         max_episode_steps: int = HORIZON,
+        render_mode: str | None = None,
         *,
         mode: str = "next",
         fault: str = "",
@@ -110,7 +113,8 @@ class Many(VectorEnv[Any, Any, Any]):
             raise RuntimeError("there is no such device")
         self.num_envs, self._fault, self._images, self._tensors = num_envs, fault, images, tensors
         self._limit, self._noise = max_episode_steps, noise
-        self.metadata = {"autoreset_mode": _MODES[mode]}
+        self.render_mode = render_mode
+        self.metadata = {"autoreset_mode": _MODES[mode]}  # type: ignore[misc]
         self.single_observation_space = _OBSERVATION if images else _STATE  # type: ignore[assignment]
         self.single_action_space = _ACTION
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -161,6 +165,9 @@ class Many(VectorEnv[Any, Any, Any]):
             seen[self._worlds.steps == 3] = np.nan
         results = reward, near, late
         return seen, *(map(torch.from_numpy, results) if self._tensors else results), infos  # type: ignore[return-value]
+
+    def render(self) -> Any:
+        return tuple(self._worlds.seen(images=True)["pixels"])
 
     def _begin(self, row: int) -> None:
         self.resets += 1

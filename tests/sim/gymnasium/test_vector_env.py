@@ -314,5 +314,22 @@ def test_cameras_and_units_are_chosen_as_of_single_envs() -> None:
         env.observe([1], out)
         assert out.instruction == ["Go"]
         assert env.frame(1, "pixels", 8).shape == (8, 8, 3)
-        with pytest.raises(NotImplementedError, match="draws no pictures"):
-            env.frame(1, "", 8)
+
+
+def test_an_episode_is_drawn_as_long_as_its_row_shows_it() -> None:
+    with closing(opened(NEXT, 2)) as env, closing(opened(f"{NAMESPACE}/Same-v0", 2)) as other:
+        assert isinstance(env, VectorEntryVecEnv)
+        env.reset([0], [spec(NEXT, 0)])
+        shown = []
+        for _ in range(HORIZON):
+            shown.append(env.frame(0, "", 8))
+            result = env.step([0], torch.full((1, 1, 2), 0.1))
+        assert result.truncated.all()
+        assert not np.array_equal(shown[0], env.frame(0, "", 8)), "its end"
+        env.reset([1], [spec(NEXT, 1)])
+        env.step([1], torch.zeros(1, 1, 2))
+        with pytest.raises(NotImplementedError, match="draws no pictures of the end"):
+            env.frame(0, "", 8)
+        other.reset([0], [spec(f"{NAMESPACE}/Same-v0", 0)])
+        with pytest.raises(NotImplementedError, match="draws no pictures of the end"):
+            other.frame(0, "", 8)
