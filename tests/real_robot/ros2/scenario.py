@@ -31,6 +31,7 @@ from embodied_rl.real_robot.ros2.context import ACTION_DIM, PROPRIO_DIM, STEP_NS
 from embodied_rl.real_robot.ros2.options import BridgeOptions, Mode
 from embodied_rl.real_robot.ros2.session import Session
 from embodied_rl.real_robot.twin.options import TwinOptions
+from embodied_rl.rollout.recording import RecordingVecEnv
 from embodied_rl.types import ActOutput, EpisodeSpec, Observation
 from embodied_rl.vec_env import EnvInfo
 from tests.real_robot.ros2.lifecycle import managed
@@ -60,7 +61,7 @@ def main(speed: float, folder: Path) -> dict[str, Any]:
         said += [drills.kill(name) for name in ("server", "twin", "bridge")]
         outcomes = launcher.bridge.status["outcomes"]
         modes = {mode: _without_sending(launcher, drills, mode) for mode in ("dry_run", "shadow")}
-        modes["evaluated"] = _evaluated(launcher, drills)
+        modes["evaluated"] = _evaluated(launcher, drills, folder / "helped.mcap")
         modes["managed"] = managed(launcher, drills, speed)
         told = {"episode": asdict(episode), "checks": checks, "drills": [asdict(drill) for drill in said]}
         told |= {"parameters": parameters, "second": second}
@@ -70,17 +71,25 @@ def main(speed: float, folder: Path) -> dict[str, Any]:
 
 
 def _take_over(launcher: Launcher, clock: Clock) -> None:
-    """A person takes the running arm, moves it sideways for a second, gives it back, and says that it went well."""
+    """A person takes the running arm, moves it, gives it back, and says that it went well."""
+    bridge = launcher.bridge
+    assert launcher.twin is not None
+    bridge.instruct(launcher.twin.begin(TASK, 51, 0))
+    patiently(bridge, "arm")
+    patiently(bridge, "start")
+    _move_by_hand(launcher, clock)
+    bridge.outcome("success")
+    to_idle(bridge)
+
+
+def _move_by_hand(launcher: Launcher, clock: Clock) -> None:
+    """A person takes the running arm, moves it sideways for a second and lets it go."""
     from geometry_msgs.msg import TwistStamped
     from std_msgs.msg import Bool
 
     bridge, node = launcher.bridge, launcher.session.node
     engaged = node.create_publisher(Bool, "/embodied_rl/takeover/engaged", qos.event())
     twists = node.create_publisher(TwistStamped, "/embodied_rl/takeover/twist", qos.command())
-    assert launcher.twin is not None
-    bridge.instruct(launcher.twin.begin(TASK, 51, 0))
-    patiently(bridge, "arm")
-    patiently(bridge, "start")
     assert bridge.wait(lambda: bool(engaged.get_subscription_count() and twists.get_subscription_count()), 120.0)
     twist = TwistStamped()
     twist.twist.linear.y = 0.1
@@ -92,8 +101,6 @@ def _take_over(launcher: Launcher, clock: Clock) -> None:
     clock.sleep_until(clock.now_ns() + 500_000_000)  # what is still on its way would take the arm again
     assert bridge.call("release")[0]
     assert bridge.wait(lambda: bridge.state != "human", 120.0)
-    bridge.outcome("success")
-    to_idle(bridge)
 
 
 def _second_bridge(launcher: Launcher) -> list[Any]:
@@ -154,19 +161,49 @@ class Sideways:
         return ActOutput(actions, torch.zeros(len(actions), 28), None, {})
 
 
-def _evaluated(launcher: Launcher, drills: Drills) -> dict[str, Any]:
-    """Two short episodes by the evaluator: its environment is the twin, with the bridge in this process."""
+def _evaluated(launcher: Launcher, drills: Drills, path: Path) -> dict[str, Any]:
+    """Two short episodes by the evaluator, and one that a person ends: the environment is the twin, with the bridge in
+    this process, recorded in `path`."""
     launcher.processes["bridge"].close()
     assert launcher.twin is not None
     assert launcher.config.twin is not None
     policy, heard = Sideways(), len(drills.watch.commands)
     with Session("embodied_rl") as session:
-        arm = BridgeArm(session, BridgeOptions(speed=launcher.config.bridge.speed), TwinScene(launcher.twin))
-        with closing(LiveVecEnv([arm], twin_info(launcher.config.twin, 8))) as env:
+        options = BridgeOptions(speed=launcher.config.bridge.speed, record=str(path))
+        arm = BridgeArm(session, options, TwinScene(launcher.twin))
+        short, long = (LiveVecEnv([arm], twin_info(launcher.config.twin, steps)) for steps in (8, 4000))
+        with closing(long):  # both have one arm
             specs = [EpisodeSpec(number, TASK, 50 + number, seed=number) for number in range(2)]
-            report = evaluate(env, policy, specs, "greedy")  # type: ignore[arg-type]
+            report = evaluate(short, policy, specs, "greedy")  # type: ignore[arg-type]
+            commands = len(drills.watch.commands) - heard
+            helped = _helped(launcher, long)
     steps = [result.num_steps for result in report.results]
-    return {"steps": steps, "seen": policy.seen, "commands": len(drills.watch.commands) - heard}
+    return {"steps": steps, "seen": policy.seen, "commands": commands, "helped": helped}
+
+
+def _helped(launcher: Launcher, arm: LiveVecEnv) -> dict[str, Any]:
+    """An episode of a policy that stands still, until a person takes the arm, moves it and lets it go."""
+    env, spec = RecordingVecEnv(arm), EpisodeSpec(9, TASK, 52, seed=9)
+    env.reset([0], [spec])
+    assert launcher.bridge.wait_state("running", 120.0)
+    person = threading.Thread(target=_move_by_hand, args=(launcher, Clock(launcher.config.bridge.speed)))
+    person.start()
+    obs, ended, counted = env.new_observation(1), False, [0, 0]
+    while not ended:
+        assert not env.observe([0], obs)
+        result = env.step([0], torch.zeros(1, 4, 7))
+        counted = [counted[0] + int(result.steps_taken), counted[1] + int(result.human)]
+        ended = bool(result.terminated | result.truncated | result.failed)
+    person.join()
+    episode = env.take(spec)
+    return {
+        "counted": counted,
+        "ended": [bool(result.terminated), bool(result.success), bool(result.failed)],
+        "human": episode.human,
+        "actions": [action.tolist() for action in episode.action],
+        "proprio": [proprio.tolist() for proprio in episode.proprio],
+        "images": len({image.tobytes() for image in episode.images}),
+    }
 
 
 def twin_info(options: TwinOptions, steps: int) -> EnvInfo:

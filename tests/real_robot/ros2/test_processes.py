@@ -118,6 +118,21 @@ def test_the_evaluator_runs_on_the_twin_through_the_bridge(scenario: dict[str, A
     assert said["commands"] >= 16, "another process heard at least one a control step"
 
 
+def test_a_person_who_takes_over_an_environments_arm_joins_its_episode(scenario: dict[str, Any], folder: Path) -> None:
+    said = scenario["evaluated"]["helped"]
+    steps, human = said["counted"]
+    assert said["ended"] == [True, False, False], "by the person, who did not reach the goal"
+    assert said["human"] == [False] * (steps - human) + [True] * human
+    assert human >= 10
+    assert len(said["actions"]) == len(said["proprio"]) == steps
+    assert said["images"] > human / 2, "each frame is of its own time"
+    # the tool goes sideways at 0.1 m/s, for which an action of 1 would be 0.306
+    assert np.median([action[1] for action in said["actions"][-human:]]) == pytest.approx(0.1 / 0.306, rel=0.3)
+    assert said["proprio"][-1][1] - said["proprio"][-human][1] > 0.02
+    recorded = [step for step in RecordingFile(folder / "helped.mcap").events(ControlStep) if step.intervention]
+    np.testing.assert_allclose([step.action for step in recorded], said["actions"][-human:], atol=1e-6)
+
+
 def test_the_arm_of_a_managed_node_moves_while_it_is_active_and_never_else(scenario: dict[str, Any]) -> None:
     said = scenario["managed"]
     assert said["unconfigured"] == ["unconfigured", [False, "unconfigured"]]
