@@ -191,14 +191,20 @@ class BridgeArm:
         return ArmView(np.stack(fitted), proprio.astype(np.float32))
 
     def _next_of_person(self) -> PersonStep | Transition:
-        """What comes next of the person who has the arm, or had it; it stays the next one."""
-        found = self._person.next(_TAKEN_S / self._clock.speed)
-        if self.bridge.error is not None:
-            raise self.bridge.error
-        if found is None:
-            lost = self._person_sink.error
-            raise ArmFailedError(f"nothing is heard of the person who has it: {lost or self._faults()}")
-        return found
+        """What comes next of the person who has the arm, or had it; it stays the next one.
+
+        A person who has the arm and opens the switch may take as long as they like.
+        """
+        while True:
+            has_it = self._loop.state is ArmState.HUMAN
+            found = self._person.next(_TAKEN_S / self._clock.speed)
+            if self.bridge.error is not None:
+                raise self.bridge.error
+            if found is not None:
+                return found
+            if not has_it or self._person_sink.error is not None:
+                why = self._person_sink.error or self._faults()
+                raise ArmFailedError(f"nothing is heard of the person who had it: {why}")
 
     @property
     def _human(self) -> bool:

@@ -39,6 +39,8 @@ from embodied_rl.real_robot.ros2.events import (
 
 _LABELS = {"success": True, "failure": False}
 _SAME_WIDTH = 1e-4
+_STILL = 0.01
+"""Actions below it are of an arm that rests."""
 
 
 def stamp_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,7 +62,8 @@ class BridgeRecorder:
     """A sink for the bridge's events; put it behind a `BackgroundSink`, since it looks at pictures.
 
     A human's action is what the controller of training would have to be asked for, again and again, to move as fast as
-    the tool was asked to (`ControlLaw`); its gripper closes or opens where the width does.
+    the tool was asked to (`ControlLaw`); its gripper closes or opens where the width does. Where the human's switch is
+    open and the arm rests, nobody acts: such a step is none of the human's, as a hold is none of the policy's.
 
     Args:
         sink: The recorder.
@@ -90,6 +93,8 @@ class BridgeRecorder:
         self._open: ControlStep | None = None
         """The control step under way: it is recorded once it is over."""
         self._began: _Pose | None = None
+        self._asked = False
+        """Whether the human asked for anything in the step under way."""
         self._grip = -1.0
 
     def __call__(self, event: Event) -> None:
@@ -162,9 +167,10 @@ class BridgeRecorder:
         if human and (self._open is None or self._open.step != step):
             self._close(pose)
             self._begin(event.time_ns, np.zeros(7), "human", tick.selection.number)
-            self._began = pose
+            self._began, self._asked = pose, False
         elif self._open is not None and self._open.intervention and not human:
             self._close()
+        self._asked |= human and tick.selection.command is not None
         if self._open is not None and tick.decision is not None and tick.decision.outcome is not GateOutcome.ALLOW:
             self._open = replace(self._open, rewritten=True)
 
@@ -198,6 +204,8 @@ class BridgeRecorder:
             if began is None or ended is None:
                 return
             step = replace(step, action=self._human_action(began, ended))
+            if not self._asked and np.abs(step.action[:6]).max() < _STILL:
+                return
         self._sink.record(step)
 
     def _human_action(self, began: _Pose, ended: _Pose) -> np.ndarray:

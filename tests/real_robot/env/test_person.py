@@ -66,6 +66,19 @@ def test_every_step_of_a_person_comes_with_what_was_seen_and_then_who_let_go(des
     assert np.median([step.action[1] for step in done if isinstance(step, PersonStep)]) > 0.2
 
 
+def test_a_person_who_opens_the_switch_and_waits_does_nothing(desk: Desk, steps: PersonSteps) -> None:
+    by_hand(desk, 50)
+    for _ in range(50):
+        desk.loop.human(SIDEWAYS, 1.0, desk.now, engaged=False)
+        desk.tick()
+    assert desk.loop.state is ArmState.HUMAN
+    done = [step for step in taken(steps) if isinstance(step, PersonStep)]
+    assert 9 <= len(done) <= 12
+    assert abs(done[-1].action[1]) > 0.01, "the last one brings it to rest"
+    by_hand(desk, 20)
+    assert len(taken(steps)) >= 3, "and goes on"
+
+
 def test_an_emergency_stop_in_a_persons_hand_is_how_it_ends(desk: Desk, steps: PersonSteps) -> None:
     by_hand(desk, 20)
     desk.loop.button(True, desk.now)
