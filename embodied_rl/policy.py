@@ -37,6 +37,9 @@ class PolicyTraits:
     where a policy has no such statistics."""
     continue_chunk: Callable[..., torch.Tensor] | None = None
     """Decides a chunk that goes on from planned actions (`policies.pi0.continuing`), or None where a policy can't."""
+    noisy_imitation: bool = False
+    """`sft_loss` draws random numbers, and takes them from its argument `rng` (DecisionRng of N rows) where that is
+    given: then a row's loss does not depend on the others."""
     prefix_cache: Any = None
     """Where `act` leaves what a frozen language model computed (`policies.prefix_cache.PrefixCache`), or None."""
 

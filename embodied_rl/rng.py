@@ -62,6 +62,7 @@ class RunStream(IntEnum):
     REDRAW = 10
     SIGNS = 11
     PERMUTATIONS = 12
+    DEMONSTRATIONS = 13
 
 
 @unique
@@ -73,6 +74,8 @@ class DataStream(IntEnum):
     SHIFT = 3
     DROP_HISTORY = 4
     MIXTURE = 5
+    DRAW = 6
+    LOSS_NOISE = 7
 
 
 @unique

@@ -176,11 +176,15 @@ def training_inputs(actions: Tensor, normal: Tensor, uniform: Tensor) -> tuple[T
     return blend * normal + (1.0 - blend) * actions[:, None], time, normal - actions[:, None]
 
 
-def loss_noise(calls: Tensor | None, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+def loss_noise(calls: Tensor | None, shape: tuple[int, ...], rng: DecisionRng | None = None) -> tuple[Tensor, Tensor]:
     """Normal [N,M,H,D] (`shape`) and uniform [N,M] numbers for `training_inputs`, on the CPU.
 
-    calls: int64 [], counts the calls and is raised by one, so that each has numbers of its own; None: always the same.
+    rng: of the N rows; None: `calls`, int64 [], counts the calls and is raised by one, so that each has numbers of its
+    own, or is None, and they are always the same.
     """
+    if rng is not None:
+        normal = torch.from_numpy(rng.normal(math.prod(shape[1:]))).reshape(shape)
+        return normal, torch.from_numpy(rng.uniform(shape[1]))
     if calls is None:
         generator = philox(FixedSeed.PI0_VALIDATION)
     else:

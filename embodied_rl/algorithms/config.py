@@ -34,6 +34,10 @@ class GRPOConfig:
     """Weight of the entropy bonus."""
     epochs: int = 1
     """Passes over the batch in one update."""
+    demo_coef: float = 0.0
+    """Weight of the policy's imitation loss on demonstrations (--demos), added to the loss of every optimiser step."""
+    demo_decay: Expert[float] = 0.95
+    """By this demo_coef is multiplied after each update of the policy (DAPG's lambda_1); 1 keeps it."""
 
     def __post_init__(self) -> None:
         _require(self.group_size >= 2, f"algorithm.group_size must be at least 2, got {self.group_size}")
@@ -50,7 +54,7 @@ class GRPOConfig:
                 f"algorithm.success_rate_range {low:g} {high:g} holds no success rate of {self.group_size} episodes "
                 "(algorithm.group_size), so every group would be left out",
             )
-        _check_shared(self.clip_low, self.clip_high, self.entropy_coef, self.epochs)
+        _check_shared(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +84,10 @@ class PPOConfig:
     """Weight of the entropy bonus."""
     epochs: int = 2
     """Passes over the batch in one update."""
+    demo_coef: float = 0.0
+    """Weight of the policy's imitation loss on demonstrations (--demos), added to the loss of every optimiser step."""
+    demo_decay: Expert[float] = 0.95
+    """By this demo_coef is multiplied after each update of the policy (DAPG's lambda_1); 1 keeps it."""
     critic_warmup_iterations: Expert[int] = 0
     """First iterations in which only the value head learns."""
 
@@ -89,17 +97,25 @@ class PPOConfig:
         _require(self.value_coef > 0, "algorithm.value_coef must be positive: PPO needs its critic")
         _require(self.value_clip is None or self.value_clip > 0, "algorithm.value_clip must be positive or None")
         _require(self.critic_warmup_iterations >= 0, "algorithm.critic_warmup_iterations must not be negative")
-        _check_shared(self.clip_low, self.clip_high, self.entropy_coef, self.epochs)
+        _check_shared(self)
 
 
 AlgorithmConfig = GRPOConfig | PPOConfig
 
 
-def _check_shared(clip_low: float, clip_high: float, entropy_coef: float, epochs: int) -> None:
-    _require(0 < clip_low < 1, f"algorithm.clip_low must lie in (0, 1), got {clip_low}")
-    _require(clip_high > 0, f"algorithm.clip_high must be positive, got {clip_high}")
-    _require(entropy_coef >= 0, f"algorithm.entropy_coef must not be negative, got {entropy_coef}")
-    _require(epochs >= 1, f"algorithm.epochs must be at least 1, got {epochs}")
+def demo_weight(config: AlgorithmConfig, update: int) -> float:
+    """Weight of the imitation loss in `update` (0-based); 0 while only the critic learns."""
+    learned = update - (config.critic_warmup_iterations if isinstance(config, PPOConfig) else 0)
+    return config.demo_coef * config.demo_decay**learned if learned >= 0 else 0.0
+
+
+def _check_shared(config: AlgorithmConfig) -> None:
+    _require(0 < config.clip_low < 1, f"algorithm.clip_low must lie in (0, 1), got {config.clip_low}")
+    _require(config.clip_high > 0, f"algorithm.clip_high must be positive, got {config.clip_high}")
+    _require(config.entropy_coef >= 0, f"algorithm.entropy_coef must not be negative, got {config.entropy_coef}")
+    _require(config.epochs >= 1, f"algorithm.epochs must be at least 1, got {config.epochs}")
+    _require(config.demo_coef >= 0, f"algorithm.demo_coef must not be negative, got {config.demo_coef}")
+    _require(0 < config.demo_decay <= 1, f"algorithm.demo_decay must lie in (0, 1], got {config.demo_decay}")
 
 
 def _require(condition: bool, message: str) -> None:

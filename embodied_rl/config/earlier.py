@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.config.env import AUTO, ENVS, CustomEnvConfig
 from embodied_rl.config.policies import CUSTOM, CUSTOM_BEFORE, POLICIES, CustomPolicyConfig
 from embodied_rl.config.suites import SUITE, find_suite
@@ -42,6 +43,21 @@ _UNUSED: dict[str, tuple[Any, ...]] = {
     "processes": (None,),
 }
 """What files of before may say of options that their simulator has not."""
+
+
+_LATER: dict[str, dict[str, Any]] = {
+    name: {"demo_coef": 0.0, "demo_decay": PPOConfig().demo_decay} for name in ("grpo", "ppo")
+}
+"""Options of algorithms that came later, with the value that says what runs of before did."""
+
+
+def with_later_options(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's whole config with the options that came after it was written."""
+    found = {"imports": [], "demos": [], **data}
+    algorithm = data.get("algorithm")
+    if isinstance(algorithm, Mapping):
+        found["algorithm"] = {**_LATER.get(str(algorithm.get("name")), {}), **algorithm}
+    return found
 
 
 def as_written_today(data: Mapping[str, Any], suite: str = SUITE, source: str = "config") -> dict[str, Any]:

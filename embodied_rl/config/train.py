@@ -20,6 +20,7 @@ from embodied_rl.config.earlier import as_written_today, current_env
 from embodied_rl.config.env import AUTO, ENVS, CustomEnvConfig, EnvConfig, MujocoConfig, as_simulator
 from embodied_rl.config.policies import POLICIES, FlowPolicyConfig, OpenVLAConfig, PolicyConfig, PolicyObjectConfig
 from embodied_rl.config.policy_checks import check_flow_policy
+from embodied_rl.config.sft import weighted_data
 from embodied_rl.config.suites import SUITE, check_simulator, find_suite, register_hint
 from embodied_rl.config.training_episodes import LEVEL, SHARE, check_changes, check_perturb
 from embodied_rl.errors import UserError, suggest
@@ -64,6 +65,9 @@ class TrainConfig:
     """Scales what --perturb draws (None: 1)."""
     perturb_share: Expert[float | None] = None
     """Share of the training episodes (GRPO: of the groups) that --perturb changes (None: 0.75)."""
+    demos: tuple[str, ...] = ()
+    """Demonstrations that every update imitates too, by --algorithm.demo-coef: data sets as DATA or DATA:WEIGHT, as
+    embodied-rl sft reads them."""
     iterations: int = 30
     """Policy updates."""
     seed: int = 0
@@ -102,8 +106,9 @@ class TrainConfig:
     def __post_init__(self) -> None:
         _positive("iterations", self.iterations)
         _positive("num_threads", self.num_threads)
-        if isinstance(self.tasks, str):  # from Python: it would be read letter by letter
-            raise UserError(f"tasks must be a list of names, got '{self.tasks}': write tasks=('{self.tasks}',).")
+        for name in ("tasks", "demos"):
+            if isinstance(given := getattr(self, name), str):  # from Python: it would be read letter by letter
+                raise UserError(f"{name} must be a list of names, got '{given}': write {name}=('{given}',).")
         for name in ("seed", "videos"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name} must not be negative, got {getattr(self, name)}.")
@@ -136,6 +141,7 @@ class TrainConfig:
         check_reward(
             self.reward, self.algorithm, self.rollout, self.guard, env_reward=env_reward, autotune=self.autotune
         )
+        _check_demos(self.demos, self.algorithm)
         if self.autotune and getattr(self.policy, "compile", False):
             raise UserError(
                 "--autotune would take the compiler's time for the policy's: run it without "
@@ -268,6 +274,14 @@ def read_part(part: str, value: Any, current: Any, source: str) -> Any:
         elif kind_of(part, current) != kind:
             current = KINDS[part][kind]()
     return read_dataclass(type(current), values, where=part, source=source, base=current)
+
+
+def _check_demos(demos: tuple[str, ...], algorithm: AlgorithmConfig) -> None:
+    weighted_data(demos)
+    if demos and not algorithm.demo_coef:
+        raise UserError("--demos are imitated by --algorithm.demo-coef: give its weight too, such as 0.1.")
+    if algorithm.demo_coef and not demos:
+        raise UserError("--algorithm.demo-coef imitates demonstrations: name them with --demos DATA.")
 
 
 def _names(cls: type) -> set[str]:

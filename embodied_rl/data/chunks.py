@@ -30,6 +30,21 @@ class SftBatch:
     key: str = "default"
     drop_history: torch.Tensor | None = None
 
+    def __len__(self) -> int:
+        return len(self.instruction)
+
+    def rows(self, index: torch.Tensor) -> SftBatch:
+        """Some of its samples: int64 [n] in [0, len(self))."""
+        return SftBatch(
+            self.images[index],
+            self.proprio[index],
+            [self.instruction[row] for row in index.tolist()],
+            self.actions[index],
+            None if self.action_mask is None else self.action_mask[index],
+            self.key,
+            None if self.drop_history is None else self.drop_history[index],
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Targets:

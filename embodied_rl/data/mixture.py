@@ -51,14 +51,33 @@ class Mixture:
     def batch(self, step: int, batch_size: int, seed: int, change: Augmentation) -> list[SftBatch]:
         """The batch of a step: one `SftBatch` a data set that has samples in it."""
         first, counts = self._drawn(step, batch_size, seed), self._counts(step, batch_size, seed)
+        samples = [
+            walk(len(part.samples), int(begin), int(count), seed, number) if count else np.zeros(0, np.int64)
+            for number, (part, begin, count) in enumerate(zip(self.parts, first, counts, strict=True))
+        ]
+        return self._read(samples, step, seed, change)
+
+    def draw(self, number: int, batch_size: int, seed: int, change: Augmentation) -> list[SftBatch]:
+        """A batch of samples drawn with replacement, as `batch` gives it.
+
+        It knows nothing of other batches: `number` may be any, below 2**63.
+        """
+        samples = [
+            philox(seed, DataStream.DRAW, number, place).integers(len(part.samples), size=int(count))
+            for place, (part, count) in enumerate(zip(self.parts, self._counts(number, batch_size, seed), strict=True))
+        ]
+        return self._read(samples, number, seed, change)
+
+    def _read(self, samples: Sequence[Array], step: int, seed: int, change: Augmentation) -> list[SftBatch]:
+        """The given sample numbers of each data set, augmented; data sets without any are left out."""
         found = []
-        for number, (part, begin, count) in enumerate(zip(self.parts, first, counts, strict=True)):
-            if not count:
+        for number, (part, wanted) in enumerate(zip(self.parts, samples, strict=True)):
+            if not len(wanted):
                 continue
-            batch = part.samples.batch(walk(len(part.samples), int(begin), int(count), seed, number))
+            batch = part.samples.batch(wanted)
             batch.key = part.key
             batch.images = random_shift(batch.images, change.pixels, seed, step, number)
-            batch.drop_history = drop_history_rows(int(count), change.drop_history, seed, step, number)
+            batch.drop_history = drop_history_rows(len(wanted), change.drop_history, seed, step, number)
             found.append(batch)
         return found
 

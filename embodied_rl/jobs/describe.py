@@ -138,6 +138,15 @@ def algorithm_words(config: TrainConfig) -> str:
     return f"{kind_of('algorithm', config.algorithm)}, {episodes} an iteration, {iterations}"
 
 
+def demos_words(config: TrainConfig) -> str:
+    """What each update imitates; '' where it imitates nothing."""
+    if not config.demos:
+        return ""
+    coef, decay = config.algorithm.demo_coef, config.algorithm.demo_decay
+    falls = "" if decay == 1 else f", times {decay:g} after each update of the policy"
+    return f"{', '.join(config.demos)}; weight of the imitation loss {coef:g}{falls}"
+
+
 def memory_words(peak_bytes: int) -> str:
     """The most memory that a run had."""
     return f"{file_size(peak_bytes)} at the peak, of the process that trains"
@@ -157,6 +166,7 @@ def run_words(info: RunInfo | EarlierRunInfo, config: TrainConfig) -> dict[str, 
         **_simulator_rows(info.simulator, info.suite, info.trained_physics_version),
         "left out": _left_out(info),
         **_policy_rows(info.policy, info.machine, info.suite),
+        "demonstrations": demos_words(config),
         "perturbed": perturbed_words(config),
         "reward": reward_words(config.reward) if config.reward.model else "",
         "machine": machine_words(info.machine),
@@ -184,6 +194,7 @@ def run_head(info: RunInfo, config: TrainConfig) -> list[str]:
         "simulator": f"{simulator_words(simulator)}; {renderer_words(simulator, reason=False)}",
         "reads": "; ".join(simulator.reads),
         "critic": info.policy.fresh_critic or "",
+        "demonstrations": demos_words(config),
         "perturbed": perturbed_words(config),
         "reward": reward_words(config.reward) if config.reward.model else "",
         "device": device_words(info.machine, info.versions),

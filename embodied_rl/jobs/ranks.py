@@ -17,7 +17,7 @@ from embodied_rl.factory.remote import remote_worker_factory
 from embodied_rl.jobs.train_setup import Overrides, RunSetup, open_run, with_reward
 from embodied_rl.learner.distributed.collectives import Collectives, ValueT
 from embodied_rl.learner.distributed.join import for_learner, joined
-from embodied_rl.reward_model import SIMULATOR_REWARD, RewardModel
+from embodied_rl.learner.imitation import Imitation
 from embodied_rl.scheduler.config import RayConfig
 from embodied_rl.scheduler.ray.cluster import Shared, shared_cluster
 from embodied_rl.training.observer import SilentObserver
@@ -101,7 +101,7 @@ def train_as_worker_rank(overrides: Overrides | None = None) -> TrainOutcome:
             setup.env,
             setup.policy,
             setup.files,
-            settings_of(setup.config, setup.reward_model),
+            settings_of(setup),
             TaskSplit(setup.states.train, setup.states.heldout),
             SilentObserver(),
             RunOptions(resume=checkpoint, remote=remote_worker_factory(setup.config), collectives=ranks.collectives),
@@ -125,7 +125,7 @@ def open_together(ranks: RunRanks, overrides: Overrides, console: Console) -> It
             )
         except UserError as error:
             wrong = error
-        pinned = _agree(collectives, wrong, {} if setup is None else _pinned(setup.config))
+        pinned = _agree(collectives, wrong, {} if setup is None else _pinned(setup))
         assert setup is not None
         if differs := _difference(pinned):
             raise UserError(differs) if collectives.rank == 0 else WorkerRankError("rank 0 says what is wrong.")
@@ -165,9 +165,13 @@ def _agree(collectives: Collectives, wrong: UserError | None, value: ValueT) -> 
     return [found for _, found in said]
 
 
-def _pinned(config: TrainConfig) -> dict[str, str]:
+def _pinned(setup: RunSetup) -> dict[str, str]:
     """Digests of what each rank has read from its own disk, by name and where it lies."""
-    return {f"reward model in {config.reward.model}": config.reward.digest}
+    config, demos = setup.config, setup.demos
+    return {
+        f"reward model in {config.reward.model}": config.reward.digest,
+        f"set of demonstrations in {' '.join(config.demos)}": "" if demos is None else demos.demos.digest,
+    }
 
 
 def _difference(pinned: list[dict[str, str]]) -> str:
@@ -181,9 +185,9 @@ def _difference(pinned: list[dict[str, str]]) -> str:
     return ""
 
 
-def settings_of(config: TrainConfig, reward_model: RewardModel = SIMULATOR_REWARD) -> TrainSettings:
-    """What `train` takes of a resolved config, with this rank's share of the machine's threads."""
-    place = ProcessRank.from_env()
+def settings_of(setup: RunSetup) -> TrainSettings:
+    """What `train` takes of a run, with this rank's share of the machine's threads."""
+    config, place = setup.config, ProcessRank.from_env()
     assert config.num_threads is not None
     return TrainSettings(
         algorithm=config.algorithm,
@@ -195,7 +199,8 @@ def settings_of(config: TrainConfig, reward_model: RewardModel = SIMULATOR_REWAR
         seed=config.seed,
         scheduler=config.scheduler,
         guard=config.guard,
-        reward_model=reward_model,
+        reward_model=setup.reward_model,
+        imitation=None if setup.demos is None else Imitation(setup.demos.demos, config.algorithm, config.seed),
         workers=place.local_share(config.env.threads or cpu_count()),
         threads=place.local_share(config.num_threads) if config.device == "cpu" else 1,
         perturb_share=config.perturbation[1] if config.perturb else 0.0,

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.config.earlier import as_written_today
+from embodied_rl.config.earlier import as_written_today, with_later_options
 from embodied_rl.config.train import AUTO, TrainConfig, dump_yaml, from_dict, kind_of, read_yaml, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.jobs.run_info import RUN_INFO, add_session, read_run_info
@@ -128,7 +128,7 @@ def check_unchanged(config: TrainConfig, before: Mapping[str, Any]) -> None:
         config: of the run that is resumed.
         before: `to_dict` of the config, as the checkpoint has it.
     """
-    now, then = flat(to_dict(config)), flat(as_written_today(before))
+    now, then = flat(to_dict(config)), flat(with_later_options(as_written_today(before)))
     differ = [key for key in sorted({*now, *then}) if now.get(key) != then.get(key) and key not in MAY_DIFFER]
     if differ:
         changes = "; ".join(f"{key} was {then.get(key)!r} and is {now.get(key)!r}" for key in differ[:_KEYS_NAMED])
@@ -205,7 +205,7 @@ def _clear(folder: Path) -> None:
 
 def _read_whole(path: Path) -> TrainConfig:
     """The config in a file that must have every key: a default in place of a lost one would be another run."""
-    data = {"imports": [], **as_written_today(read_yaml(path), source=str(path))}
+    data = with_later_options(as_written_today(read_yaml(path), source=str(path)))
     config = from_dict(data, None, str(path))
     lost = [key for key in flat(to_dict(config)) if key not in flat(data)]
     if lost:

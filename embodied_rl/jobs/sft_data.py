@@ -64,10 +64,10 @@ class Source:
 
 def fingerprints(command: SftCommand) -> list[str]:
     """SHA-256 of each data set."""
-    return [lerobot.fingerprint(_folder(name)) for name, _ in weighted_data(command.data)]
+    return [lerobot.fingerprint(data_folder(name)) for name, _ in weighted_data(command.data)]
 
 
-def _folder(name: str) -> Path:
+def data_folder(name: str) -> Path:
     """Where a data set is; whether there is one is up to its reader."""
     return resolve(name, "dataset") if is_repository(name) else Path(name)
 
@@ -78,15 +78,20 @@ def open_sources(command: SftCommand, fit: ImageFit | None, console: Console) ->
     Raises:
         UserError: One does not say what its actions, cameras or rate are, or starts from held-out states.
     """
-    named = [(name, _folder(name), weight) for name, weight in weighted_data(command.data)]
-    chosen = _cameras(command, [folder for _, folder, _ in named])
-    sources = [
-        _open(command, name, weight, folder, cameras, fit, console)
-        for (name, folder, weight), cameras in zip(named, chosen, strict=True)
-    ]
+    sources = read_sources(command, fit, console)
     if len(sources) > 1:
         _name_statistics(command, sources, console)
     return sources
+
+
+def read_sources(command: SftCommand, fit: ImageFit | None, console: Console) -> list[Source]:
+    """`open_sources` for a policy that has its statistics."""
+    named = [(name, data_folder(name), weight) for name, weight in weighted_data(command.data)]
+    chosen = _cameras(command, [folder for _, folder, _ in named])
+    return [
+        _open(command, name, weight, folder, cameras, fit, console)
+        for (name, folder, weight), cameras in zip(named, chosen, strict=True)
+    ]
 
 
 def _open(

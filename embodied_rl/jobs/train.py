@@ -180,7 +180,7 @@ def _train(setup: RunSetup, ranks: RunRanks, console: LastingConsole, begun: Cal
             setup.env,
             setup.policy,
             setup.files,
-            settings_of(config, setup.reward_model),
+            settings_of(setup),
             TaskSplit(setup.states.train, setup.states.heldout),
             RunObserver(folder, log, progress, measured, counted, begun, has_success=setup.env.info.has_success),
             RunOptions(

@@ -33,6 +33,7 @@ from embodied_rl.factory.suites import Tasks, asked, load, open_tasks, opened_by
 from embodied_rl.factory.tasks import LIBERO_SUITES, bundles_digest
 from embodied_rl.factory.view import View, training_episodes, view_of
 from embodied_rl.jobs.run_info import check_bundles
+from embodied_rl.jobs.train_demos import RunDemos, open_demos
 from embodied_rl.jobs.train_policy import RunPolicy, check_policy, loaded, new, passed
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.reward_model import SIMULATOR_REWARD, RewardModel
@@ -82,7 +83,8 @@ class RunSetup:
     """A run that is ready to start.
 
     config: every 'auto' filled in. instructions: of its tasks, as far as they are known before an episode.
-    reward_model: see `with_reward`. left_out: of `left_out_states`. trained_physics_version: of `RunInfo`.
+    reward_model: see `with_reward`. demos: what it imitates, or None. left_out: of `left_out_states`.
+    trained_physics_version: of `RunInfo`.
     """
 
     config: TrainConfig
@@ -95,6 +97,7 @@ class RunSetup:
     overrides: Overrides
     instructions: tuple[str, ...] = ()
     reward_model: RewardModel = SIMULATOR_REWARD
+    demos: RunDemos | None = None
     left_out: tuple[int, int] | None = None
     trained_physics_version: str | None = None
 
@@ -181,7 +184,9 @@ def open_run(config: TrainConfig, overrides: Overrides, console: Console, *, res
         )
         check_policy(made, env.info)
         train = env.heldout_states if config.train_states == "heldout" else env.train_states
-        states = RunStates(train, env.heldout_states, join_states(made.trained, train))
+        demos = open_demos(config, made.policy, env.info, console) if config.demos else None
+        known = join_states(made.trained, train)
+        states = RunStates(train, env.heldout_states, known if demos is None else demos.joined(known))
         yield RunSetup(
             config,
             env if overrides.env is None else overrides.env,
@@ -192,6 +197,7 @@ def open_run(config: TrainConfig, overrides: Overrides, console: Console, *, res
             simulator_info(env.info, config.env, tasks.scenes, renderer),
             overrides,
             tasks.instructions,
+            demos=demos,
             left_out=left_out_states(tasks.scenes),
             trained_physics_version=made.provenance.get("era"),
         )

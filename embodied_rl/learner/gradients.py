@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from embodied_rl.algorithms.base import LossOutput, Rows
+from embodied_rl.algorithms.base import LossOutput
 from embodied_rl.learner.distributed.collectives import Collectives
 from embodied_rl.utils.threads import OrderedMap, WorkerPool, torch_threads
+
+PieceT = TypeVar("PieceT")
 
 RATIO_STATS = ("ratio/rows", "ratio/sum", "ratio/squares")
 """Names of `LossOutput.ratio_stats` in what `Gradients.collect` returns."""
@@ -37,11 +39,11 @@ class MicrobatchGrad(NamedTuple):
     gradient: Sequence[Tensor | None]
 
 
-class Gradients:
+class Gradients(Generic[PieceT]):
     """Sums the gradients of microbatches into the `grad` of parameters; nobody else may touch it before `collect`.
 
     Args:
-        loss: the loss of a microbatch.
+        loss: the loss of a microbatch, which is a `Rows` or whatever the loss takes.
         moving: the parameters.
         collectives: see `Learner`.
         threads: take microbatches side by side and go on when `begin` returns. Their gradients are added in the
@@ -51,13 +53,13 @@ class Gradients:
 
     def __init__(
         self,
-        loss: Callable[[Rows], LossOutput],
+        loss: Callable[[PieceT], LossOutput],
         moving: Sequence[nn.Parameter],
         collectives: Collectives,
         threads: WorkerPool | None,
         ratio_tolerance: float | None,
     ) -> None:
-        self.micros: list[Rows] = []
+        self.micros: list[PieceT] = []
         self._loss = loss
         self._moving = moving
         self._collectives = collectives
@@ -66,7 +68,7 @@ class Gradients:
         self._totals: dict[str, float] = {}
         self._faults: list[BatchFault] = []
 
-    def begin(self, micros: Sequence[tuple[Rows, bool]]) -> None:
+    def begin(self, micros: Sequence[tuple[PieceT, bool]]) -> None:
         """Begin with this rank's next microbatches, each with whether it counts (FSDP pads with some that do not)."""
         first = len(self.micros)
         self.micros += [rows for rows, _ in micros]
@@ -123,7 +125,7 @@ class Gradients:
             self._totals[name] = self._totals.get(name, 0.0) + value
 
 
-def _tamed(rows: Rows) -> Rows:
+def _tamed(rows: Any) -> Any:
     """Rows that do not count, with finite numbers in place of all others: 0 times these would be NaN."""
     batch = rows.batch
     names = ("log_prob", "value", "advantage", "returns", "log_importance")

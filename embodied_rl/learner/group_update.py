@@ -42,7 +42,7 @@ class GroupUpdate:
         self._groups = 0  # of the present minibatch
         self._pending: list[RolloutBatch] = []
         self._pieces: list[_Piece] = []
-        self._gradients: Gradients | None = None
+        self._gradients: Gradients[Rows] | None = None
         self._due: _Minibatch | None = None  # its backward passes are begun, its step is to come
         self._whole: list[_Minibatch] = []  # for later epochs
         self._steps = 0
@@ -134,8 +134,9 @@ class GroupUpdate:
         scale = factor / sum(share for _, _, share in pieces)
         last = pieces[-1][0]  # any rows will do: they are dumped where the norm is not finite
         sample = ess_ratio([batch for batch, _, _ in pieces])
-        norm = self._optimizer_step.apply(last, torch.arange(len(last)), self._iteration, sample, scale)
-        means = {name: value * scale for name, value in totals.items()} | {"grad_norm": norm}
+        at = self._iteration, self._steps
+        moved = self._optimizer_step.apply(last, torch.arange(len(last)), at, sample, scale)
+        means = {name: value * scale for name, value in totals.items()} | moved
         for name, value in means.items():
             self._sums[name] = self._sums.get(name, 0.0) + value
         self._steps += 1

@@ -8,6 +8,7 @@ Reading map of one update, from the batch to the weights:
   row_selection.py   which rows either of them learns from (learner.row_share)
   optimizer_step.py  one step: begin, collect, clip, apply
   gradients.py       the gradient of one step, summed over microbatches, threads and processes
+  imitation.py       the term of a step's loss that demonstrations give
   distributed/       the same over several processes
 """
 
@@ -16,12 +17,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from embodied_rl.algorithms.base import OnPolicyAlgorithm
 from embodied_rl.errors import UserError
 from embodied_rl.learner.batches import join_batches, split_groups
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.distributed.collectives import SINGLE_PROCESS, Collectives
 from embodied_rl.learner.group_update import GroupUpdate
+from embodied_rl.learner.imitation import Imitation
 from embodied_rl.learner.off_policy import DRIFT, importance_correction, stale_metrics
 from embodied_rl.learner.optimizer_step import OptimizerStep
 from embodied_rl.learner.row_selection import RowSelection
@@ -98,6 +102,10 @@ class Learner:
         if self._threads is not None:
             self._threads.close()
 
+    def imitate(self, imitation: Imitation | None) -> None:
+        """Give the loss of every step the imitation term from now on; before `load_state_dict`."""
+        self.optimizer_step.imitation = imitation
+
     @property
     def update_in_progress(self) -> bool:
         """Whether `accumulate` has begun an update: the weights may have moved, and no checkpoint should hold them."""
@@ -123,7 +131,8 @@ class Learner:
     def update(self, batch: RolloutBatch) -> dict[str, float]:
         """Improve the policy with `batch` and return metrics, means over the batch and its epochs.
 
-        Corrects stale rows first, unless `accumulate` got them. An empty batch changes nothing.
+        Corrects stale rows first, unless `accumulate` got them. With an empty batch only demonstrations are learned
+        from, one step an epoch; without these it changes nothing.
 
         Raises:
             RatioError: `act` and `evaluate` disagree.
@@ -133,7 +142,7 @@ class Learner:
             iteration, self.version = self.version, self.version + 1
             self.ess = 1.0  # an empty batch says nothing of stale rows
             if len(batch) == 0:
-                return {"train/num_samples": 0.0, "train/steps": 0.0}
+                return {"train/num_samples": 0.0, "train/steps": 0.0} | self._imitate_alone(batch, iteration)
             drift: dict[str, float] = {}
             if not self.update_in_progress:  # groups came relabelled and corrected
                 batch = self._reward_model.relabel(batch)
@@ -153,6 +162,20 @@ class Learner:
             self.ess = min(stale.get("train/ess_stale", 1.0), last)
             rewards = self._reward_model.drain()
             return metrics | {"train/ess_last_minibatch": last} | drift | stale | rewards
+
+    def _imitate_alone(self, batch: RolloutBatch, iteration: int) -> dict[str, float]:
+        """Steps of an update whose groups were all left out: no task may ever be rewarded otherwise."""
+        imitation = self.optimizer_step.imitation
+        if imitation is None or imitation.weight(iteration) == 0.0:
+            return {}
+        epochs = self.algorithm.epochs
+        sums: dict[str, float] = {}
+        for step in range(epochs):
+            self.optimizer_step.begin(iteration, check_ratio=False)
+            for name, value in self.optimizer_step.apply(batch, torch.arange(0), (iteration, step), ess=1.0).items():
+                sums[name] = sums.get(name, 0.0) + value
+        self.collectives.publish(self.policy, self.model)
+        return {f"train/{name}": value / epochs for name, value in sums.items()} | {"train/steps": float(epochs)}
 
     def _correct(self, batch: RolloutBatch) -> dict[str, float]:
         again, size = self.config.recompute_old_log_probs, self.config.microbatch_size
@@ -195,12 +218,20 @@ class Learner:
         return update.finish()
 
     def state_dict(self) -> dict[str, Any]:
-        """Optimiser state and version; the policy's weights are saved apart."""
+        """Optimiser state, version and what is imitated; the policy's weights are saved apart."""
         optimizer = self.collectives.gather_state(self.optimizer_step.optimizer)
-        return {"optimizer": optimizer, "version": self.version}
+        state, imitation = {"optimizer": optimizer, "version": self.version}, self.optimizer_step.imitation
+        return state if imitation is None else state | {"demos": imitation.digest}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state`, with the weights that the policy has now."""
+        """Continue from `state`, with the weights that the policy has now.
+
+        Raises:
+            UserError: its demonstrations were others.
+        """
+        imitation = self.optimizer_step.imitation
+        if imitation is not None and state.get("demos") != imitation.digest:
+            raise UserError("--demos are no longer those of the run: bring these data sets back, or begin a new run.")
         optimizer = self.optimizer_step.optimizer
         optimizer.load_state_dict(self.collectives.scatter_state(state["optimizer"], optimizer))
         self.version = int(state["version"])

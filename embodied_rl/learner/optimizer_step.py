@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,9 +18,14 @@ from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.distributed.collectives import Collectives
 from embodied_rl.learner.gradients import RATIO_STATS, Gradients
+from embodied_rl.learner.imitation import BATCH, Imitation
 from embodied_rl.learner.types import NonFiniteError, RatioError, split_parameters
 from embodied_rl.types import RolloutBatch
 from embodied_rl.utils.threads import WorkerPool, torch_threads
+
+_ADVICE = (
+    "Begin a new run with a lower --learner.lr, from this one's last checkpoint if it has one: --policy.checkpoint RUN."
+)
 
 
 class OptimizerStep:
@@ -29,6 +36,7 @@ class OptimizerStep:
     Attributes:
         ess: effective sample size ratio of the last step's rows, by how far the earlier steps of its update had moved
             the policy; 1 if it was the update's first step.
+        imitation: a further term of every step's loss, or None.
     """
 
     def __init__(
@@ -45,6 +53,7 @@ class OptimizerStep:
         self.config = config
         self.collectives = collectives
         self.ess = 1.0
+        self.imitation: Imitation | None = None
         self._threads = threads
         self._dump_dir = dump_dir
         self._actor, self._critic = split_parameters(model, model.traits.critic)
@@ -60,7 +69,7 @@ class OptimizerStep:
         count = 1 if self._threads is None else self._threads.count
         return -(-parts // count) * count
 
-    def begin(self, iteration: int, *, check_ratio: bool) -> Gradients:
+    def begin(self, iteration: int, *, check_ratio: bool) -> Gradients[Rows]:
         """Begin a step with a gradient of zero. `collect` must follow before the weights move."""
         self.optimizer.zero_grad(set_to_none=True)
 
@@ -70,7 +79,7 @@ class OptimizerStep:
         tolerance = self.config.ratio_tolerance if check_ratio else None
         return Gradients(loss, self._moving(iteration), self.collectives, self._threads, tolerance)
 
-    def collect(self, gradients: Gradients, iteration: int) -> dict[str, float]:
+    def collect(self, gradients: Gradients[Rows], iteration: int) -> dict[str, float]:
         """Wait for the gradient and return the sums of all processes' metrics.
 
         Raises NonFiniteError and RatioError, on every process the same.
@@ -85,13 +94,20 @@ class OptimizerStep:
             self._raise_ratio_error(fault.value, iteration)
         return totals
 
-    def apply(self, batch: RolloutBatch, index: Tensor, iteration: int, ess: float, scale: float = 1.0) -> float:
-        """Clip `scale` times the gradient, summed over processes, and step; return its norm before clipping.
+    def apply(
+        self, batch: RolloutBatch, index: Tensor, at: tuple[int, int], ess: float, scale: float = 1.0
+    ) -> dict[str, float]:
+        """Clip `scale` times the gradient plus that of imitation, summed over processes, and step.
 
         Args:
             batch, index: rows that are dumped if the norm is not finite (NonFiniteError).
+            at: update and number of the step within it, each 0-based.
             ess: effective sample size ratio of the step's rows; the learning rates are multiplied by its root.
+
+        Returns:
+            The gradient's norm before clipping, and imitation's loss and weight where there is that.
         """
+        iteration = at[0]
         # The step shrinks with the sample that is left: VCPO's rule for Adam (Huang et al. 2026, arXiv 2602.17616).
         factor = self.config.lr_factor(iteration) * math.sqrt(ess)
         # Not strict: without a critic there is one group.
@@ -99,13 +115,15 @@ class OptimizerStep:
             group["lr"] = rate * factor
         # Always one thread: sums must not depend on whether others have the other cores.
         with nullcontext() if self._threads is None else torch_threads(1):
-            return self._move(batch, index, iteration, scale)
+            return self._move(batch, index, at, scale)
 
-    def _move(self, batch: RolloutBatch, index: Tensor, iteration: int, scale: float) -> float:
+    def _move(self, batch: RolloutBatch, index: Tensor, at: tuple[int, int], scale: float) -> dict[str, float]:
+        iteration = at[0]
         moving = self._moving(iteration)
         for parameter in moving:
             if scale != 1.0 and parameter.grad is not None:
                 parameter.grad *= scale
+        imitated = self._imitate(at, moving)
         self.collectives.add_gradients(moving)  # before clipping: every rank clips the same sum
         still = {id(parameter) for parameter in moving}
         for parameter in [*self._actor, *self._critic]:
@@ -118,7 +136,25 @@ class OptimizerStep:
             self._dump_and_raise(rows, iteration, f"the gradient's norm is {norm}")
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)  # their memory is the rollout's now: `plan` counts on it
-        return norm
+        return imitated | {"grad_norm": norm}
+
+    def _imitate(self, at: tuple[int, int], moving: Sequence[nn.Parameter]) -> dict[str, float]:
+        """Add the gradient of this rank's share of the imitation term; return the term's loss and weight."""
+        imitation, ranks = self.imitation, self.collectives
+        weight = 0.0 if imitation is None else imitation.weight(at[0])
+        if imitation is None or weight == 0.0:
+            return {}
+        gradients = Gradients(partial(imitation.loss, self.model, weight), moving, ranks, self._threads, None)
+        most = min(self.config.microbatch_size, math.ceil(BATCH / ranks.size / self.round_up_to_threads(1)))
+        own = imitation.rows(*at, rank=ranks.rank, ranks=ranks.size, most=most)
+        gradients.begin([(rows, True) for rows in own])
+        totals, fault = gradients.collect()
+        if fault is not None:
+            raise NonFiniteError(
+                f"the loss on demonstrations is {fault.value} in update {at[0] + 1}; no step was taken with it. "
+                + _ADVICE
+            )
+        return {"demo_loss": totals["demo_loss"], "demo_coef": weight}
 
     def _moving(self, iteration: int) -> list[nn.Parameter]:
         """Parameters that this update may change: in the critic's warm-up the critic's alone."""
@@ -155,6 +191,5 @@ class OptimizerStep:
             dump: dict[str, Any] = {name: getattr(batch, name) for name in (*tensors, "frame_row")}
             torch.save(dump | {"replay": batch.replay, "instruction": batch.instruction, "index": index}, path)
         raise NonFiniteError(
-            f"{what} in update {iteration + 1}; no step was taken with it. The batch is in {path}. Begin a new "
-            "run with a lower --learner.lr, from this one's last checkpoint if it has one: --policy.checkpoint RUN."
+            f"{what} in update {iteration + 1}; no step was taken with it. The batch is in {path}. " + _ADVICE
         )

@@ -31,7 +31,7 @@ def update_by_rows(
         parts = min(len(taken), max(1, round(len(batch) / config.minibatch_size)))
         # Weights add up to 1 over the batch; so they do, on average, over each of its minibatches.
         unit_weight, row_weight = weight * parts * factor[:, None], factor * (parts / len(batch))
-        learned, steps = learned + len(taken), steps + parts
+        learned += len(taken)
         # Of the run's seed: alike on all ranks.
         order = philox(seed, RunStream.SHUFFLE, iteration, epoch).permutation(len(taken))
         for part, rows in enumerate(np.array_split(order, parts)):
@@ -45,7 +45,8 @@ def update_by_rows(
                 ]
             )
             totals = step.collect(gradients, iteration)
-            totals["grad_norm"] = step.apply(batch, index, iteration, ess_ratio([batch], index))
+            totals |= step.apply(batch, index, (iteration, steps), ess_ratio([batch], index))
+            steps += 1
             for name, value in totals.items():
                 sums[name] = sums.get(name, 0.0) + value
     metrics |= {f"train/{name}": value / steps for name, value in sums.items()}

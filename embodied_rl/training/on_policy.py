@@ -82,6 +82,7 @@ class _Run:
             collectives=self.collectives,
             reward_model=settings.reward_model,
         )
+        self.learner.imitate(settings.imitation)
         self.average = WeightAverage(policy, updates) if (updates := settings.learner.average_updates) > 0 else None
         callbacks = Callbacks(
             on_episode=observer.episode, check_interrupt=self._check_interrupt, log=observer.log, remote=options.remote

@@ -13,6 +13,7 @@ from embodied_rl.evaluation.evaluate import EvalReport
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
 from embodied_rl.learner.distributed.collectives import SINGLE_PROCESS, Collectives
 from embodied_rl.learner.guard import GuardConfig
+from embodied_rl.learner.imitation import Imitation
 from embodied_rl.reward_model import SIMULATOR_REWARD, RewardModel
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.rollout.sampler import TaskStates
@@ -35,6 +36,8 @@ class TrainSettings:
     scheduler: SchedulerConfig = field(default_factory=SerialConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
     reward_model: RewardModel = SIMULATOR_REWARD
+    imitation: Imitation | None = None
+    """The term of the loss that `algorithm.demo_coef` weighs."""
     workers: int | None = None
     """Threads that step and render under the pipelined scheduler (None: one a CPU core)."""
     threads: int = 1

@@ -23,6 +23,7 @@ from embodied_rl.data.chunks import SftBatch
 from embodied_rl.data.mixture import Augmentation, Mixture, Part
 from embodied_rl.data.progress import ProgressBar
 from embodied_rl.errors import UserError
+from embodied_rl.learner.imitation import imitation_loss
 from embodied_rl.utils.signals import StopRequest
 
 
@@ -171,19 +172,16 @@ def _update(
 
 def _loss(policy: Any, batches: Sequence[SftBatch], *, several: bool) -> torch.Tensor:
     """The mean over the samples of all batches, each of one data set; several: there is more than one to choose."""
-    to, losses = next(policy.parameters()).device, []
+    losses: list[torch.Tensor] = []
     for batch in batches:
         if several:
             policy.select(batch.key)
-        mask = None if batch.action_mask is None else batch.action_mask.to(to)
-        inputs = batch.images.to(to), batch.proprio.to(to), batch.instruction, batch.actions.to(to)
-        losses.append(policy.sft_loss(*inputs, batch.drop_history, mask))
+        losses.append(imitation_loss(policy, batch))
     if len(losses) == 1:
         return losses[0]
-    rows = [len(batch.instruction) for batch in batches]
-    return sum(
-        (loss * (count / sum(rows)) for loss, count in zip(losses, rows, strict=True)), torch.zeros((), device=to)
-    )
+    rows = [len(batch) for batch in batches]
+    whole = torch.zeros((), device=losses[0].device)
+    return sum((loss * (count / sum(rows)) for loss, count in zip(losses, rows, strict=True)), whole)
 
 
 def _autocast(policy: Imitator, config: SftConfig) -> torch.autocast:

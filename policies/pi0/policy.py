@@ -136,6 +136,7 @@ class Pi0Policy(nn.Module):
             compiled=self.compiled,
             critic="model.value_head.",
             fresh_critic=self.fresh_critic,
+            noisy_imitation=True,
             prefix_cache=self.prefix_cache,
             continue_chunk=partial(continue_chunk, self),
         )
@@ -249,10 +250,12 @@ class Pi0Policy(nn.Module):
         actions: Tensor,
         drop_action_history: Tensor | None = None,
         action_mask: Tensor | None = None,
+        rng: DecisionRng | None = None,
     ) -> Tensor:
         """Mean squared error of the velocity, over all D dimensions; actions float32 [N, H, A] in [-1, 1].
 
-        `flow.loss_samples` noise draws a row share the row's prefix. In evaluation mode the draws are always the same.
+        `flow.loss_samples` noise draws a row share the row's prefix: those of `rng`, or without it numbers that differ
+        from call to call in training mode and are always the same in evaluation mode.
         drop_action_history: changes nothing, since a denoised action never sees the actions before it. action_mask:
         bool [N, H], the steps that count (None: all); these still attend to the noisy actions of the others.
         """
@@ -264,7 +267,7 @@ class Pi0Policy(nn.Module):
             wanted = wanted - self.state_offset(proprio)
         wanted = self.statistics.action.normalise(wanted)
         wanted = F.pad(wanted, (0, config.max_action_dim - config.action_dim))
-        normal, uniform = self._loss_noise(len(actions), samples)
+        normal, uniform = self._loss_noise(len(actions), samples, rng)
         x, time, target = training_inputs(wanted, normal, uniform)
         prefix = self.read_prefix(images, proprio, instruction, samples)
         with self.precision():
@@ -357,10 +360,10 @@ class Pi0Policy(nn.Module):
         value = self.model.value(read.detach() if self.detach_critic_input else read)
         return value.mean(dim=1) if prefix.summary is None else value
 
-    def _loss_noise(self, rows: int, samples: int) -> tuple[Tensor, Tensor]:
+    def _loss_noise(self, rows: int, samples: int, rng: DecisionRng | None = None) -> tuple[Tensor, Tensor]:
         """Normal [rows,samples,H,D] and uniform [rows,samples] numbers of this call of the loss."""
         shape = (rows, samples, self.config.horizon, self.config.max_action_dim)
-        normal, uniform = loss_noise(self.loss_calls if self.training else None, shape)
+        normal, uniform = loss_noise(self.loss_calls if self.training else None, shape, rng)
         return normal.to(self.device), uniform.to(self.device)
 
 

@@ -343,10 +343,18 @@ class VelocityField(ActionHead):
         log_prob, entropy = (self.executed(term).sum(dim=1).flatten(1) for term in terms)
         return Score(log_prob, entropy, features)
 
-    def loss(self, network: Any, obs: Observation, actions: Tensor, action_mask: Tensor | None) -> Tensor:
-        """Mean squared error of the velocity, over all D dimensions, at one random time a row."""
+    def loss(
+        self,
+        network: Any,
+        obs: Observation,
+        actions: Tensor,
+        action_mask: Tensor | None,
+        rng: DecisionRng | None = None,
+    ) -> Tensor:
+        """Mean squared error of the velocity, over all D dimensions, at one random time a row, by `rng` or its own."""
         wanted = F.pad(actions.to(self.loss_calls.device), (0, self.field_dim - self.action_dim))
-        normal, uniform = loss_noise(self.loss_calls if self.training else None, (len(wanted), 1, *wanted.shape[1:]))
+        calls = self.loss_calls if self.training else None
+        normal, uniform = loss_noise(calls, (len(wanted), 1, *wanted.shape[1:]), rng)
         x, time, target = training_inputs(wanted, normal.to(wanted.device), uniform.to(wanted.device))
         context, _ = self.read(network, obs)
         velocity = self._velocity(network, context, x[:, 0], time[:, 0])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from embodied_rl.errors import UserError
 from embodied_rl.policies.nn.heads import make_value_head
 from embodied_rl.policies.nn.lora import add_lora
-from embodied_rl.policies.wrapped.heads import ActionHead
+from embodied_rl.policies.wrapped.heads import ActionHead, VelocityField
 from embodied_rl.policy import ActMode, PolicyTraits, action_chunks, void_rows
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, EvalOutput, Observation
@@ -80,7 +80,8 @@ class WrappedPolicy(nn.Module):
     @property
     def traits(self) -> PolicyTraits:
         """See `PolicyTraits`."""
-        return PolicyTraits(critic=None if self.value_head is None else "value_head.")
+        draws = isinstance(self.action_head, VelocityField)
+        return PolicyTraits(critic=None if self.value_head is None else "value_head.", noisy_imitation=draws)
 
     @property
     def device(self) -> torch.device:
@@ -119,6 +120,7 @@ class WrappedPolicy(nn.Module):
         actions: Tensor,
         drop_action_history: Tensor | None = None,
         action_mask: Tensor | None = None,
+        rng: DecisionRng | None = None,
     ) -> Tensor:
         """The head's imitation loss; actions float32 [N, H, A] within the env's bounds, action_mask bool [N, H].
 
@@ -128,7 +130,10 @@ class WrappedPolicy(nn.Module):
         if actions.shape[1:] != sizes:
             raise UserError(f"imitation needs actions [N, {sizes[0]}, {sizes[1]}], got {list(actions.shape)}.")
         seen = self._seen(images, proprio, instruction, None)
-        return self.action_head.loss(self.module, seen, self._normalised(actions), action_mask)
+        arguments = self.module, seen, self._normalised(actions), action_mask
+        if isinstance(self.action_head, VelocityField):
+            return self.action_head.loss(*arguments, rng)
+        return self.action_head.loss(*arguments)
 
     def encode(self, actions: Tensor) -> Tensor:
         """Actions [N, H, A] -> action tokens int64 [N, H * A], of a head of tokens."""

@@ -51,7 +51,8 @@ def whole(start_from: Path) -> Path:
 
 
 def start(start_from: Path, folder: Path, *more: str) -> subprocess.Popen[bytes]:
-    """Begin a training run. Its entropy bonus moves the weights even if this weak policy never succeeds."""
+    """Begin a training run. Demonstrations and the entropy bonus move the weights even if this weak policy never
+    succeeds."""
     words = [
         "tabletop",
         "--suite",
@@ -74,6 +75,10 @@ def start(start_from: Path, folder: Path, *more: str) -> subprocess.Popen[bytes]
         "ppo",
         "--algorithm.entropy-coef",
         "0.1",
+        "--algorithm.demo-coef",
+        "0.5",
+        "--demos",
+        str(start_from.with_name("demo")),
         "--num-threads",
         "1",
         "--evaluation.states-per-task",
@@ -112,6 +117,15 @@ def test_a_run_leaves_everything_in_its_folder(whole: Path) -> None:
     assert [video.name for video in videos] == [f"{TASKS[0]}-{when}.mp4" for when in ("after", "before")]
     assert "not yet" not in (whole / "report.html").read_text()
     assert not list(whole.rglob("MUJOCO_LOG.TXT"))
+
+
+def test_demonstrations_are_imitated(whole: Path) -> None:
+    rows = [row for row in read_metrics(whole / "metrics.jsonl") if "train/demo_coef" in row]
+    assert [row["train/demo_coef"] for row in rows] == pytest.approx(
+        [0.5 * 0.95**update for update in range(ITERATIONS)]
+    )
+    assert rows[-1]["train/demo_loss"] < rows[0]["train/demo_loss"]
+    assert "demonstrations" in (whole / "report.html").read_text()
 
 
 def test_training_changes_the_weights(whole: Path, start_from: Path) -> None:

@@ -50,6 +50,8 @@ class FSDPCollectives(Collectives):
             module.set_gradient_divide_factor(1.0)  # gradients are sums: weights of rows add up to 1 over all ranks
             module.set_force_sum_reduction_for_comms(True)
         register_fsdp_forward_method(model, "evaluate")
+        if hasattr(model, "sft_loss"):
+            register_fsdp_forward_method(model, "sft_loss")
         # Losses never change the policy's outputs in place.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         return model

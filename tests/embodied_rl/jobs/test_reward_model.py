@@ -131,12 +131,12 @@ def test_what_would_follow_the_simulator_is_refused(tmp_path: Path, changes: dic
 
 def test_the_settings_of_a_run_have_it(tmp_path: Path) -> None:
     setup = with_reward(opened(asks_for(save(tmp_path / "reward", 0))))
-    found = settings_of(setup.config, setup.reward_model).reward_model
+    found = settings_of(setup).reward_model
     assert isinstance(found, ProgressReward)
     assert found.needs_final_images, "PPO bootstraps, unless told"
     ends = replace(setup.config, algorithm=PPOConfig(bootstrap_truncated=False))
     assert not with_reward(replace(setup, config=ends)).reward_model.needs_final_images
-    assert settings_of(setup.config).reward_model is SIMULATOR_REWARD
+    assert settings_of(replace(setup, reward_model=SIMULATOR_REWARD)).reward_model is SIMULATOR_REWARD
 
 
 def test_one_of_transformers_is_pinned_with_its_prompts(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.distributed.collectives import Collectives
 from embodied_rl.learner.distributed.fsdp import FSDPCollectives
 from embodied_rl.learner.distributed.join import joined
+from embodied_rl.learner.imitation import Imitation
 from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.types import NonFiniteError, RatioError
 from embodied_rl.policies.mlp.config import MLPModelConfig
@@ -33,6 +34,7 @@ from embodied_rl.types import EvalOutput, RolloutBatch
 from embodied_rl.utils.profiler import Profiler
 from tests.embodied_rl.ranks import place
 from tests.toy import ACTION_DIM, CHUNK, TASKS, ToyEnv, ToyPolicy
+from tests.toy_demos import toy_demos
 
 GRPO = GRPOConfig(group_size=4, success_rate_range=None, entropy_coef=0.01, epochs=2)
 PPO = PPOConfig(gamma=0.9, entropy_coef=0.01)
@@ -55,7 +57,8 @@ class Mortal(ToyPolicy):
 @dataclass(frozen=True)
 class Case:
     """An update, perhaps with something wrong in it (spoil). stream: groups come one by one. stale: a third of the rows
-    is an older policy's. normalizes: the policy has running statistics, of observations and returns."""
+    is an older policy's. normalizes: the policy has running statistics, of observations and returns. demos: two data
+    sets are imitated too."""
 
     algorithm: AlgorithmConfig
     learner: LearnerConfig
@@ -64,6 +67,7 @@ class Case:
     stale: bool = False
     episodes: int = 16
     normalizes: bool = False
+    demos: bool = False
 
     def policy(self, seed: int) -> Any:
         """A new policy."""
@@ -100,6 +104,8 @@ CASES = {
     "stale rows in a stream": Case(GRPO, by_groups(3, 10), stream=True, stale=True),
     "running statistics": Case(PPO, by_rows(25, 7), normalizes=True),
     "running statistics, in a stream": Case(PPO, by_groups(3, 10), normalizes=True, stream=True),
+    "ppo by rows, imitating": Case(replace(PPO, demo_coef=0.5), by_rows(25, 7), demos=True),
+    "grpo as a stream, imitating": Case(replace(GRPO, demo_coef=0.5), by_groups(3, 10), stream=True, demos=True),
     "recomputed": Case(GRPO, by_rows(25, 7, recompute_old_log_probs=True)),
     "stale": Case(PPO, by_rows(25, 7), stale=True),
     "loss": Case(GRPO, by_rows(10**6, 7, ratio_tolerance=1e9), spoil="loss"),
@@ -190,6 +196,8 @@ def learn(case: Case, ranks: Collectives, batch: RolloutBatch) -> Result:
         learner = Learner(
             policy, make_algorithm(case.algorithm), case.learner, seed=0, dump_dir=Path(folder), collectives=ranks
         )
+        if case.demos:
+            learner.imitate(Imitation(toy_demos(1.0, 2.0), case.algorithm, seed=0))
         error = ""
         try:
             for number in range(3):

@@ -1,0 +1,148 @@
+"""The demonstrations of a training run (`--demos`): read as `sft` reads them, and checked against policy and suite."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from embodied_rl.config.sft import SftCommand, weighted_data
+from embodied_rl.config.train import TrainConfig
+from embodied_rl.data.chunks import ChunkDataset, split
+from embodied_rl.data.frames import ImageFit
+from embodied_rl.data.metadata import read_metadata, short_name
+from embodied_rl.data.mixture import Augmentation, Mixture, Part
+from embodied_rl.errors import UserError
+from embodied_rl.evaluation.overlap import demonstrated_states, join_states
+from embodied_rl.jobs.sft_data import Source, data_folder, read_sources
+from embodied_rl.learner.imitation import Demos, imitation_loss
+from embodied_rl.policies.preprocessing.fit import fit_image
+from embodied_rl.rng import DecisionRng
+from embodied_rl.utils.words import counted, same_rate
+from embodied_rl.vec_env import EnvInfo
+
+States = dict[str, list[int]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunDemos:
+    """demos: what the learner imitates. starts: of each data set, its initial states by task; None: it does not say."""
+
+    demos: Demos
+    starts: Sequence[States]
+
+    def joined(self, known: States) -> States:
+        """The initial states `known` and those of the demonstrations; None where one of them is unknown."""
+        for more in self.starts:
+            known = None if more is None else join_states(known, more)
+        return known
+
+
+def open_demos(config: TrainConfig, policy: Any, info: EnvInfo, console: Console) -> RunDemos:
+    """Read `config.demos` for `policy`, which acts in the simulator of `info`.
+
+    Raises:
+        UserError: A data set can't be read or does not fit the suite, or the policy can't imitate.
+    """
+    _check_policy(policy, info)
+    command = SftCommand(
+        data=config.demos,
+        out=Path(),  # nothing is written
+        cameras=_cameras(config, info),
+        gripper="auto" if set(info.action_low) == {-1.0} and set(info.action_high) == {1.0} else "none",
+        fps=info.control_hz,
+    )
+    try:
+        sources = read_sources(command, _image_fit(policy), Console(quiet=True))
+    except UserError as error:
+        raise UserError(f"--demos, read as embodied-rl sft does: {error}") from error
+    for source in sources:
+        _check_fits(source, policy, info)
+        data = source.data
+        console.print(
+            f"demonstrations {source.name}: {counted(len(data), 'episode')}, {counted(len(data.images), 'frame')}, "
+            f"{counted(len(set(data.instruction)), 'instruction')}, sha256 {source.fingerprint[:12]}",
+            soft_wrap=True,
+        )
+    demos = Demos(
+        Mixture([Part(_samples(source, policy), weight=source.weight) for source in sources]),
+        Augmentation(command.shift, command.drop_action_history),
+        hashlib.sha256(json.dumps([[source.fingerprint, source.weight] for source in sources]).encode()).hexdigest(),
+    )
+    _try(policy, demos)
+    return RunDemos(demos, [demonstrated_states(source.data.source) for source in sources])
+
+
+def _check_policy(policy: Any, info: EnvInfo) -> None:
+    if not hasattr(policy, "sft_loss"):
+        raise _without_loss(policy)
+    if info.state_dim:
+        raise UserError(
+            f"--demos: a policy in suite '{info.suite}' reads the simulator's state, which demonstrations have not."
+        )
+
+
+def _cameras(config: TrainConfig, info: EnvInfo) -> tuple[str, ...]:
+    """The simulator's cameras where every data set has them by name; () leaves their order to the data sets."""
+    found = [read_metadata(data_folder(name)).cameras for name, _ in weighted_data(config.demos)]
+    named = all(set(info.cameras) <= set(map(short_name, cameras)) for cameras in found)
+    return info.cameras if named else ()
+
+
+def _image_fit(policy: Any) -> ImageFit | None:
+    """How pictures come to the policy's size; None: one of the user's own takes them as they are."""
+    config = getattr(policy, "config", None)
+    how = getattr(config, "image_fit", None)
+    return None if config is None or how is None else ImageFit(config.image_size, partial(fit_image, how=how))
+
+
+def _check_fits(source: Source, policy: Any, info: EnvInfo) -> None:
+    """UserError unless a data set shows what the suite shows and does what it takes."""
+    data, pixels = source.data, "{}x{}".format
+    as_it_is = info.cameras and _image_fit(policy) is None
+    for what, has, needed, matters in (
+        ("cameras", len(data.camera_names), len(info.cameras), bool(info.cameras)),
+        ("pixels", pixels(*data.images.shape[2:4]), pixels(*info.image_shape), as_it_is),
+        ("numbers in an action", data.action.shape[1], info.action_dim, True),
+        ("numbers of proprio", data.state.shape[1], info.proprio_dim, getattr(policy, "uses_proprio", True)),
+    ):
+        if matters and has != needed:
+            raise UserError(f"--demos: {source.name} has {what}: {has}, and suite '{info.suite}' {needed}.")
+    rate = float(data.info["fps"])
+    if not same_rate(rate, info.control_hz):
+        raise UserError(
+            f"--demos: {source.name} acts {rate:g} times a second, and suite '{info.suite}' takes {info.control_hz:g} "
+            "actions: its motions would be wrong by that factor."
+        )
+
+
+def _samples(source: Source, policy: Any) -> ChunkDataset:
+    """Every frame of a data set that starts a chunk of the policy's length."""
+    config = getattr(policy, "config", None)
+    horizon = getattr(config, "horizon", None) or getattr(policy, "horizon", policy.chunk_len)
+    samples, _ = split(source.data, horizon, validation=0.0, seed=0)
+    if not len(samples):
+        raise UserError(f"--demos: {source.name} has no frame with an undisturbed chunk of {horizon} steps after it.")
+    return samples
+
+
+def _try(policy: Any, demos: Demos) -> None:
+    """Imitate one sample, without gradients; UserError if the policy can't."""
+    batch, rows = demos.mixture.parts[0].samples.batch(np.zeros(1, np.int64)), np.zeros(1, np.int64)
+    try:
+        with torch.no_grad():
+            imitation_loss(policy, batch, DecisionRng(rows, rows))
+    except NotImplementedError as error:
+        raise _without_loss(policy) from error
+
+
+def _without_loss(policy: Any) -> UserError:
+    return UserError(f"--demos: {type(policy).__name__} has no imitation loss: give it sft_loss, or leave them out.")
