@@ -17,7 +17,6 @@ from embodied_rl.factory.remote import remote_worker_factory
 from embodied_rl.jobs.train_setup import Overrides, RunSetup, open_run, with_reward
 from embodied_rl.learner.distributed.collectives import Collectives, ValueT
 from embodied_rl.learner.distributed.join import for_learner, joined
-from embodied_rl.learner.imitation import Imitation
 from embodied_rl.scheduler.config import RayConfig
 from embodied_rl.scheduler.ray.cluster import Shared, shared_cluster
 from embodied_rl.training.observer import SilentObserver
@@ -170,7 +169,7 @@ def _pinned(setup: RunSetup) -> dict[str, str]:
     config, demos = setup.config, setup.demos
     return {
         f"reward model in {config.reward.model}": config.reward.digest,
-        f"set of demonstrations in {' '.join(config.demos)}": "" if demos is None else demos.demos.digest,
+        f"set of demonstrations in {' '.join(config.demos)}": "" if demos is None else demos.imitation.digest,
     }
 
 
@@ -200,7 +199,7 @@ def settings_of(setup: RunSetup) -> TrainSettings:
         scheduler=config.scheduler,
         guard=config.guard,
         reward_model=setup.reward_model,
-        imitation=None if setup.demos is None else Imitation(setup.demos.demos, config.algorithm, config.seed),
+        imitation=None if setup.demos is None else setup.demos.imitation,
         workers=place.local_share(config.env.threads or cpu_count()),
         threads=place.local_share(config.num_threads) if config.device == "cpu" else 1,
         perturb_share=config.perturbation[1] if config.perturb else 0.0,

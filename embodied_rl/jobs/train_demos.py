@@ -23,7 +23,7 @@ from embodied_rl.data.mixture import Augmentation, Mixture, Part
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.overlap import demonstrated_states, join_states
 from embodied_rl.jobs.sft_data import Source, data_folder, read_sources
-from embodied_rl.learner.imitation import Demos, imitation_loss
+from embodied_rl.learner.imitation import Demos, Imitation, imitation_loss
 from embodied_rl.policies.preprocessing.fit import fit_image
 from embodied_rl.rng import DecisionRng
 from embodied_rl.utils.words import counted, same_rate
@@ -34,9 +34,9 @@ States = dict[str, list[int]] | None
 
 @dataclass(frozen=True, slots=True)
 class RunDemos:
-    """demos: what the learner imitates. starts: of each data set, its initial states by task; None: it does not say."""
+    """imitation: what the learner does with them. starts: initial states by task, of each data set that says them."""
 
-    demos: Demos
+    imitation: Imitation
     starts: Sequence[States]
 
     def joined(self, known: States) -> States:
@@ -78,7 +78,8 @@ def open_demos(config: TrainConfig, policy: Any, info: EnvInfo, console: Console
         hashlib.sha256(json.dumps([[source.fingerprint, source.weight] for source in sources]).encode()).hexdigest(),
     )
     _try(policy, demos)
-    return RunDemos(demos, [demonstrated_states(source.data.source) for source in sources])
+    starts = [demonstrated_states(source.data.source) for source in sources]
+    return RunDemos(Imitation(demos, config.algorithm, config.seed), starts)
 
 
 def _check_policy(policy: Any, info: EnvInfo) -> None:

@@ -31,8 +31,7 @@ _SEEDS = 2**62
 class Demos:
     """Demonstrations for a run, as its policy reads them.
 
-    change: how pictures and chunks are augmented. digest: of the data sets and their weights; a run goes on with the
-    same ones only.
+    change: how pictures and chunks are augmented. digest: of the data sets and their weights.
     """
 
     mixture: Mixture
@@ -55,15 +54,22 @@ class Imitation:
     What a step imitates depends on the seed, the update and the step's number within it alone: a resumed run goes on
     exactly, and ranks share out the same chunks.
 
+    Attributes:
+        demos: what is imitated.
+
     Example:
         >>> learner.imitate(Imitation(demos, PPOConfig(demo_coef=0.1), seed=0))
     """
 
     def __init__(self, demos: Demos, config: AlgorithmConfig, seed: int) -> None:
-        self.digest = demos.digest
-        self._demos = demos
+        self.demos = demos
         self._config = config
         self._seed = int(philox(seed, RunStream.DEMONSTRATIONS).integers(_SEEDS))
+
+    @property
+    def digest(self) -> str:
+        """Of the demonstrations: a run goes on with the same ones only."""
+        return self.demos.digest
 
     def weight(self, update: int) -> float:
         """By which the term is multiplied in `update` (0-based); 0: there is none."""
@@ -72,7 +78,7 @@ class Imitation:
     def rows(self, update: int, step: int, *, rank: int = 0, ranks: int = 1, most: int = BATCH) -> list[DemoRows]:
         """What `rank` of `ranks` imitates in a step, in pieces of at most `most` chunks; on each rank equally many."""
         number = update * _MAX_STEPS + step
-        batches = self._demos.mixture.draw(number, BATCH, self._seed, self._demos.change)
+        batches = self.demos.mixture.draw(number, BATCH, self._seed, self.demos.change)
         seeds = philox(self._seed, DataStream.LOSS_NOISE, number).integers(_SEEDS, size=BATCH)
         found, first = [], 0
         for batch in batches:

@@ -58,7 +58,7 @@ def opened(config: TrainConfig, learns: Any = None, info: Any = INFO) -> RunDemo
 def test_demonstrations_are_read_for_the_policy(tmp_path: Path) -> None:
     one, two = collected(tmp_path / "one"), collected(tmp_path / "two", seed=1, train_states={})
     found = opened(asks(f"{one}:3", two))
-    first, second = found.demos.mixture.parts
+    first, second = found.imitation.demos.mixture.parts
     assert [len(part.samples) for part in (first, second)] == [18, 18]
     assert (first.weight, second.weight) == (3, 1)
     assert first.samples.chunk_len == 4
@@ -75,7 +75,9 @@ def test_states_that_nobody_recorded_leave_the_overlap_unknown(tmp_path: Path) -
 
 def test_the_digest_is_of_data_and_weights(tmp_path: Path) -> None:
     one = collected(tmp_path / "one")
-    digests = [opened(asks(word)).demos.digest for word in (one, one, f"{one}:2", collected(tmp_path / "b", seed=1))]
+    digests = [
+        opened(asks(word)).imitation.digest for word in (one, one, f"{one}:2", collected(tmp_path / "b", seed=1))
+    ]
     assert digests[0] == digests[1]
     assert len(set(digests)) == 3
 
@@ -107,10 +109,10 @@ def test_data_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 def test_other_names_of_the_cameras_are_taken_in_the_data_sets_own_order(tmp_path: Path) -> None:
     data = collected(tmp_path / "data", cameras=("top", "hand"))
-    (part,) = opened(asks(data)).demos.mixture.parts
+    (part,) = opened(asks(data)).imitation.demos.mixture.parts
     assert part.samples.data.camera_names == ["top", "hand"]
     one = collected(tmp_path / "wrist", cameras=("wrist", "agentview"))
-    (part,) = opened(asks(one)).demos.mixture.parts
+    (part,) = opened(asks(one)).imitation.demos.mixture.parts
     assert part.samples.data.camera_names == ["agentview", "wrist"]
 
 
@@ -143,7 +145,7 @@ def test_pictures_of_a_policy_of_ones_own_are_not_resized(tmp_path: Path) -> Non
         traits: Any = type("Traits", (), {"noisy_imitation": False})()
 
     data = asks(collected(tmp_path / "data"))
-    assert opened(data, Own()).demos.mixture.parts[0].samples.chunk_len == 2
+    assert opened(data, Own()).imitation.demos.mixture.parts[0].samples.chunk_len == 2
     with pytest.raises(UserError, match="has pixels: 64x64, and suite 'tabletop_goal' 32x32"):
         opened(data, Own(), replace(INFO, image_shape=(32, 32)))
 
