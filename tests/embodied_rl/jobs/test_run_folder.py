@@ -100,7 +100,11 @@ def test_a_start_that_failed_or_was_killed_leaves_the_place_free(tmp_path: Path)
         assert [path.name for path in (tmp_path / "r").iterdir()] == [".lock"]
 
 
-@pytest.mark.parametrize("key", [key for key in keys(to_dict(TrainConfig())) if key[0] != "imports"])  # a later one
+LATER = {"imports", "demos", "demo_coef", "demo_decay"}
+"""Keys that came later: runs of before lack them. Where a checkpoint has them, the comparison with it needs them."""
+
+
+@pytest.mark.parametrize("key", [key for key in keys(to_dict(TrainConfig())) if not LATER.intersection(key)])
 def test_every_key_is_needed_to_resume(tmp_path: Path, key: tuple[str, ...]) -> None:
     begun(tmp_path)
     path = tmp_path / CONFIG_FILE
