@@ -125,7 +125,7 @@ def test_demonstrations_are_imitated(whole: Path) -> None:
         [0.5 * 0.95**update for update in range(ITERATIONS)]
     )
     assert rows[-1]["train/demo_loss"] < rows[0]["train/demo_loss"]
-    assert "demonstrations" in (whole / "report.html").read_text()
+    assert "weight of the imitation loss 0.5" in (whole / "report.html").read_text()
 
 
 def test_training_changes_the_weights(whole: Path, start_from: Path) -> None:
