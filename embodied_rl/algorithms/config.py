@@ -34,7 +34,7 @@ class GRPOConfig:
     """Weight of the entropy bonus."""
     epochs: int = 1
     """Passes over the batch in one update."""
-    demo_coef: float = 0.0
+    demo_coef: Expert[float] = 0.0
     """Weight of the policy's imitation loss on demonstrations (--demos), added to the loss of every optimiser step."""
     demo_decay: Expert[float] = 0.95
     """By this demo_coef is multiplied after each update of the policy (DAPG's lambda_1); 1 keeps it."""
@@ -84,7 +84,7 @@ class PPOConfig:
     """Weight of the entropy bonus."""
     epochs: int = 2
     """Passes over the batch in one update."""
-    demo_coef: float = 0.0
+    demo_coef: Expert[float] = 0.0
     """Weight of the policy's imitation loss on demonstrations (--demos), added to the loss of every optimiser step."""
     demo_decay: Expert[float] = 0.95
     """By this demo_coef is multiplied after each update of the policy (DAPG's lambda_1); 1 keeps it."""

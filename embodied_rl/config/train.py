@@ -65,7 +65,7 @@ class TrainConfig:
     """Scales what --perturb draws (None: 1)."""
     perturb_share: Expert[float | None] = None
     """Share of the training episodes (GRPO: of the groups) that --perturb changes (None: 0.75)."""
-    demos: tuple[str, ...] = ()
+    demos: Expert[tuple[str, ...]] = ()
     """Demonstrations that every update imitates too, by --algorithm.demo-coef: data sets as DATA or DATA:WEIGHT, as
     embodied-rl sft reads them."""
     iterations: int = 30
