@@ -3,7 +3,7 @@
 Example:
     >>> import embodied_rl as erl
     >>> erl.recipes.names()[-2:]
-    ['tabletop_smolvla_grpo', 'tabletop_smolvla_ppo']
+    ['tabletop_smolvla_imitate', 'tabletop_smolvla_ppo']
     >>> erl.recipes.get("tabletop_openvla_ppo").suite
     'tabletop_spatial'
 """
@@ -17,9 +17,11 @@ from embodied_rl.config.policies import POLICIES
 from embodied_rl.config.suites import STATE_SUITES, Suite
 from embodied_rl.config.train import TrainConfig
 from embodied_rl.configs import libero, state, tabletop, tabletop_chunks
+from embodied_rl.configs.imitation import imitation_recipes
 from embodied_rl.errors import UserError, suggest
 
-RECIPES: dict[str, TrainConfig] = tabletop.RECIPES | tabletop_chunks.RECIPES | libero.RECIPES | state.RECIPES
+_REINFORCED = tabletop.RECIPES | tabletop_chunks.RECIPES | libero.RECIPES | state.RECIPES
+RECIPES: dict[str, TrainConfig] = _REINFORCED | imitation_recipes(_REINFORCED)
 """By BENCHMARK_POLICY_ALGORITHM: `train tabletop --policy pi0 --algorithm ppo` takes tabletop_pi0_ppo."""
 BENCHMARKS = ("libero", "tabletop", *STATE_SUITES)
 
@@ -45,9 +47,11 @@ def for_suite(suite: Suite, policy: str, algorithm: str) -> TrainConfig:
     named = f"gymnasium_mlp_{algorithm}" if kind.observes == "state" else f"tabletop_{policy}_{algorithm}"
     base = RECIPES.get(named) or get(f"tabletop_openvla_{algorithm}")
     settings = base.policy if type(base.policy) is kind else kind()
+    states = "train" if base.train_states == "fresh" and not suite.draws_states else base.train_states
     return replace(
         base,
         suite=suite.name,
+        train_states=states,
         tasks=(),
         env=ENVS[suite.simulator(kind.observes)](num_envs=base.env.num_envs),
         policy=replace(settings, checkpoint=""),

@@ -63,6 +63,7 @@ class RunStream(IntEnum):
     SIGNS = 11
     PERMUTATIONS = 12
     DEMONSTRATIONS = 13
+    IMITATION = 14
 
 
 @unique

@@ -1,4 +1,4 @@
-"""Options of GRPO and PPO. Neither has an option that it does not use."""
+"""Options of the algorithms. None has an option that it does not use."""
 
 from __future__ import annotations
 
@@ -100,16 +100,32 @@ class PPOConfig:
         _check_shared(self)
 
 
-AlgorithmConfig = GRPOConfig | PPOConfig
+@dataclass(frozen=True, kw_only=True)
+class ImitateConfig:
+    """Filtered behaviour cloning: each iteration is a round of episodes, then imitation of the demonstrations (--demos)
+    and of the policy's own successes of all rounds (self-imitation, Oh et al. 2018)."""
+
+    steps: int = 400
+    """Optimiser steps of a round."""
+    demo_share: float = 0.5
+    """Share of each batch that is demonstrations, at least; the rest is own successes."""
+
+    def __post_init__(self) -> None:
+        _require(self.steps >= 1, f"algorithm.steps must be at least 1, got {self.steps}")
+        _require(0 <= self.demo_share <= 1, f"algorithm.demo_share must lie in [0, 1], got {self.demo_share}")
 
 
-def demo_weight(config: AlgorithmConfig, update: int) -> float:
+OnPolicyConfig = GRPOConfig | PPOConfig
+AlgorithmConfig = OnPolicyConfig | ImitateConfig
+
+
+def demo_weight(config: OnPolicyConfig, update: int) -> float:
     """Weight of the imitation loss in `update` (0-based); 0 while only the critic learns."""
     learned = update - (config.critic_warmup_iterations if isinstance(config, PPOConfig) else 0)
     return config.demo_coef * config.demo_decay**learned if learned >= 0 else 0.0
 
 
-def _check_shared(config: AlgorithmConfig) -> None:
+def _check_shared(config: OnPolicyConfig) -> None:
     _require(0 < config.clip_low < 1, f"algorithm.clip_low must lie in (0, 1), got {config.clip_low}")
     _require(config.clip_high > 0, f"algorithm.clip_high must be positive, got {config.clip_high}")
     _require(config.entropy_coef >= 0, f"algorithm.entropy_coef must not be negative, got {config.entropy_coef}")

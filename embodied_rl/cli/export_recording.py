@@ -13,18 +13,21 @@ import tyro
 from embodied_rl.errors import UserError
 from embodied_rl.utils.lock import locked
 from embodied_rl.utils.output import try_output
+from embodied_rl.utils.words import counted
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportRecordingCommand:
-    """Write robots' recordings as a data set in the LeRobot v3 layout, which `sft` and LeRobot read.
+    """Write robots' recordings, or a training run's episodes, as a data set in the LeRobot v3 layout, which `sft` and
+    LeRobot read.
 
     The column complementary_info.is_intervention says where a human had the arm. Control steps in which the arm held
     are left out, and so are episodes with an image that was not recorded.
     """
 
     recordings: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """MCAP files of the recorder, in the order in which their episodes come."""
+    """MCAP files of the recorder, in the order in which their episodes come; or the folder of one run of --algorithm
+    imitate."""
     out: Path
     """Folder of the data set; it must not exist yet."""
     to: Literal["lerobot"] = "lerobot"
@@ -50,6 +53,8 @@ def is_of_recordings(argv: Sequence[str]) -> bool:
 
 def run(command: ExportRecordingCommand, argv: list[str]) -> int:
     """Export; prints what became of the recordings."""
+    if any(path.is_dir() for path in command.recordings):
+        return _of_run(command, argv)
     from embodied_rl.jobs.export_recording import ExportPlan, export_recordings
     from embodied_rl.policies.preprocessing.resize import bilinear_pillow_padded
     from embodied_rl.utils.console import LastingConsole
@@ -65,4 +70,26 @@ def run(command: ExportRecordingCommand, argv: list[str]) -> int:
         console.print(f"left out: {count} episodes {reason}", soft_wrap=True)
     share = f"{done.interventions} of them a human's" if done.interventions else "none of them a human's"
     console.print(f"wrote {command.out}: {done.episodes} episodes, {done.frames} frames, {share}", soft_wrap=True)
+    return 0
+
+
+def _of_run(command: ExportRecordingCommand, argv: list[str]) -> int:
+    """Export the episodes of a training run."""
+    usual = ExportRecordingCommand(recordings=command.recordings, out=command.out)
+    run, *others = command.recordings
+    if others:
+        raise UserError("name the folder of one run, or recordings alone")
+    for name in ("steps", "image_size"):
+        if getattr(command, name) != getattr(usual, name):
+            raise UserError(f"--{name.replace('_', '-')} is for recordings: a run's episodes are exported as they are")
+    if command.episodes == "labelled":
+        raise UserError("--episodes labelled is for recordings: of a run's episodes, give all or success")
+    from embodied_rl.jobs.export_rollouts import export_rollouts
+    from embodied_rl.version import __version__
+
+    try_output("--out", command.out)
+    stamp = {"command": shlex.join(["embodied-rl", "export", *argv]), "version": __version__}
+    with locked(command.out.with_name(command.out.name + ".lock"), f"exporting {command.out}"):
+        count = export_rollouts(run, command.out, stamp, successes=command.episodes == "success")
+    print(f"wrote {command.out}: {counted(count, 'episode')}")
     return 0

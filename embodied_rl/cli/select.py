@@ -20,6 +20,7 @@ from embodied_rl.config.train import (
     TrainConfig,
     belongs_to,
     from_dict,
+    iterations_of,
     kind_of,
     known_kind,
     read_yaml,
@@ -46,8 +47,9 @@ usage: embodied-rl train BENCHMARK [--policy NAME] [--algorithm NAME] [options]
        embodied-rl train --recipe NAME [options]
        embodied-rl train --resume DIR [--iterations N] [--from CHECKPOINT]
 
-Improve a policy with reinforcement learning in simulation. A folder under runs/
-gets checkpoints, metrics, videos and report.html; Ctrl-C saves and stops.
+Improve a policy with reinforcement learning, or by imitation, in simulation. A
+folder under runs/ gets checkpoints, metrics, videos and report.html; Ctrl-C
+saves and stops.
 
   BENCHMARK         {_wrapped(", ".join(BENCHMARKS))}
   --task NAME       {
@@ -58,6 +60,8 @@ gets checkpoints, metrics, videos and report.html; Ctrl-C saves and stops.
   --policy NAME     {_wrapped(", ".join(selectable("policy")) + " (openvla if not given, mlp for a task's state)")}
   --algorithm NAME  {", ".join(KINDS["algorithm"])} (ppo if not given)
   --scheduler NAME  {", ".join(KINDS["scheduler"])} (serial if not given)
+  --demos DATA ...  {_wrapped("demonstrations, which --algorithm imitate needs, as sft reads them")}
+  --episodes N      {_wrapped("how many training episodes, in place of --iterations: so many iterations as have them")}
   --env NAME        {_wrapped("simulator of the built-in suites and LIBERO's: mujoco, or warp (mujoco if not given)")}
   --recipe NAME     {_wrapped(", ".join(recipes.names()))}
   --config FILE     {_wrapped("YAML with any of the values below, such as the config.yaml of an earlier run")}
@@ -94,6 +98,8 @@ class Selection:
     """Folder of the run to continue; then `benchmark` and `config` are unset."""
     iterations: int | None = None
     """Of the resumed run, in all; None: as many as it was to have."""
+    episodes: int | None = None
+    """The same in training episodes."""
     start: str | None = None
     """Checkpoint that the resumed run goes on from; None: the newest."""
     processes: int | None = None
@@ -105,7 +111,7 @@ def select(argv: Sequence[str]) -> Selection:
     words, chosen = _take(argv)
     if "--resume" in chosen:
         return _resume(words, chosen)
-    words = with_suite(with_tasks(words))
+    words, episodes = _episodes(with_suite(with_tasks(words)))
     benchmark = words.pop(0) if words and not words[0].startswith("-") else None
     if "--from" in chosen:
         raise UserError("--from names a checkpoint of a run that is resumed: give --resume DIR too.")
@@ -137,8 +143,23 @@ def select(argv: Sequence[str]) -> Selection:
     kinds = {"policy": policy, "algorithm": algorithm, "scheduler": scheduler, "env": simulator}
     _check_applicable(words, kinds, flags(config))
     config = parse(TrainConfig, words, f"train {benchmark}", _suited(config, named, file, words), _usage(words))
+    if episodes is not None:
+        config = replace(config, iterations=iterations_of(config, episodes))
     config.check()
     return Selection(benchmark, config)
+
+
+def _episodes(words: Sequence[str]) -> tuple[list[str], int | None]:
+    """The words without --episodes, and its number; None where it is not given."""
+    rest, found = split_off(words, ("--episodes",))
+    if not found:
+        return rest, None
+    value = found[-1][1]
+    if not value.isdecimal():
+        raise UserError(f"--episodes takes a whole number, got '{value}'.")
+    if "--iterations" in flag_words(rest):
+        raise UserError("--episodes and --iterations both say how long: give one of them.")
+    return rest, int(value)
 
 
 def _file(chosen: Mapping[str, str], benchmark: str) -> dict[str, object]:
@@ -195,6 +216,9 @@ def _suited(config: TrainConfig, recipe: TrainConfig, file: dict[str, object], w
     suite = given or config.suite
     if given is None and "suite" not in file:
         suite = _made_for(value_of(words, "--policy.checkpoint") or config.policy.checkpoint, recipe.suite)
+    states = config.train_states
+    if states == "fresh" and "train_states" not in file and value_of(words, "--train-states") is None:
+        states = "fresh" if suite in SUITES and SUITES[suite].draws_states else "train"
     keep = suite == config.suite and ("tasks" in file or (given is None and suite == recipe.suite))
     policy = config.policy
     if isinstance(policy, OpenVLAConfig) and policy.checkpoint.partition(":")[0] == SHIPPED:
@@ -202,7 +226,8 @@ def _suited(config: TrainConfig, recipe: TrainConfig, file: dict[str, object], w
         if suite in LIBERO_SUITES and libero_bundles() is not None and not named:
             require_shipped_for(suite, "--policy.checkpoint")
         policy = replace(policy, checkpoint=shipped_for(suite) or SHIPPED)
-    return replace(config, suite=suite, tasks=config.tasks if keep else (), policy=policy)
+    tasks = config.tasks if keep else ()
+    return replace(config, suite=suite, tasks=tasks, train_states=states, policy=policy)
 
 
 def _made_for(checkpoint: str, suite: str) -> str:
@@ -234,19 +259,21 @@ def _recipe(benchmark: str | None, chosen: dict[str, str]) -> TrainConfig | None
 
 def _resume(words: list[str], chosen: dict[str, str]) -> Selection:
     folder = Path(chosen["--resume"])
+    words, episodes = _episodes(words)
     rest, found = split_off(words, ("--iterations", "--learner.num-processes"))
     extra = [*rest, *(name for name, value in found if not value.isdecimal())]
     extra += [name for name in chosen if name not in ("--resume", "--from")]
     if extra:
         raise UserError(
             f"--resume continues a run with its own config, so '{extra[0]}' does not apply: "
-            f"{shlex.join(['embodied-rl', 'train', '--resume', str(folder)])} (and --iterations N to go on for longer, "
-            "--from CHECKPOINT to go back, --learner.num-processes N for another number of ranks)"
+            f"{shlex.join(['embodied-rl', 'train', '--resume', str(folder)])} (and --iterations N or --episodes N to "
+            "go on for longer, --from CHECKPOINT to go back, --learner.num-processes N for another number of ranks)"
         )
     numbers = {name: int(value) for name, value in found}
     return Selection(
         resume=folder,
         iterations=numbers.get("--iterations"),
+        episodes=episodes,
         start=chosen.get("--from"),
         processes=numbers.get("--learner.num-processes"),
     )

@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
     end_with_launcher()
     command = shlex.join(["embodied-rl", "train", *argv, *import_words()])
     if chosen.resume:
-        claimed = existing_run(chosen.resume, chosen.iterations)
+        claimed = existing_run(chosen.resume, chosen.iterations, chosen.episodes)
     else:
         assert chosen.config is not None
         claimed = new_run(chosen.config)

@@ -15,7 +15,7 @@ def check_flow_policy(
     if not isinstance(algorithm, PPOConfig):
         given = "critic-input" if policy.critic_input is not None else "no-detach-critic-input"
         if policy.critic_input is not None or not policy.detach_critic_input:
-            raise UserError(f"--policy.{given} is for PPO's critic, and GRPO has none: leave it out.")
+            raise UserError(f"--policy.{given} is for PPO's critic, which no other algorithm has: leave it out.")
     if policy.prefix_cache_gib == 0:
         return
     if isinstance(scheduler, RayConfig):

@@ -18,7 +18,8 @@ class Suite:
     simulators: that can run it, as `env.name` names them, the usual one first. drawn_by: the one of them that shows
     images, where the usual one does not. observes: what its policies see; a suite of images has a state for programs
     only, and in one of any it depends on the task and the simulator. example: one of its tasks where it is too large to
-    be run whole; '' where it can. is_custom: registered by a user.
+    be run whole; '' where it can. is_custom: registered by a user. draws_states: its tasks can have further initial
+    states.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Suite:
     example: str = ""
     is_custom: bool = False
     drawn_by: str = ""
+    draws_states: bool = False
 
     def simulator(self, observes: Observes) -> str:
         """The one that policies which observe that usually act in."""
@@ -42,7 +44,8 @@ _SCENES = ("mujoco", "warp")
 SUITES: dict[str, Suite] = {
     suite.name: suite
     for suite in (
-        *(Suite(name, _SCENES) for name in (*TABLETOP_SUITES, *OFFICIAL_SUITES, *PRO_SUITES)),
+        *(Suite(name, _SCENES, draws_states=True) for name in TABLETOP_SUITES),
+        *(Suite(name, _SCENES) for name in (*OFFICIAL_SUITES, *PRO_SUITES)),
         Suite("gymnasium", ("gymnasium",), "any", "Pendulum-v1"),
         Suite("metaworld", ("envpool", "metaworld"), "any", "reach-v3", drawn_by="metaworld"),
         Suite("fetch", ("envpool",), "state", "FetchReachDense-v4"),

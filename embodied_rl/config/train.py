@@ -15,12 +15,12 @@ from typing import Any, Literal
 
 import yaml
 
-from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, PPOConfig
+from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, ImitateConfig, PPOConfig
 from embodied_rl.config.earlier import as_written_today, current_env
 from embodied_rl.config.env import AUTO, ENVS, CustomEnvConfig, EnvConfig, MujocoConfig, as_simulator
+from embodied_rl.config.imitation_checks import check_demos, check_fresh_states, check_imitate
 from embodied_rl.config.policies import POLICIES, FlowPolicyConfig, OpenVLAConfig, PolicyConfig, PolicyObjectConfig
 from embodied_rl.config.policy_checks import check_flow_policy
-from embodied_rl.config.sft import weighted_data
 from embodied_rl.config.suites import SUITE, check_simulator, find_suite, register_hint
 from embodied_rl.config.training_episodes import LEVEL, SHARE, check_changes, check_perturb
 from embodied_rl.errors import UserError, suggest
@@ -40,6 +40,7 @@ from embodied_rl.scheduler.config import (
 from embodied_rl.utils.dataclass_io import check_keys, read_dataclass, typed
 from embodied_rl.utils.options import Expert
 from embodied_rl.utils.plugins import load_installed
+from embodied_rl.utils.words import counted
 
 Perturbation = Literal["camera", "light", "texture", "object", "instruction"]
 
@@ -55,9 +56,10 @@ class TrainConfig:
     protocol: str = "native"
     """Whose way to run an episode: native (this project's), libero (the same after 10 settle steps), openvla,
     openvla_oft, openpi, rlinf, rlinf_pi, simplevla or lerobot."""
-    train_states: Expert[Literal["train", "heldout"]] = "train"
-    """Initial states to train on: train, which are never evaluated, or heldout, the evaluated ones themselves, as
-    some published results do; the run and its checkpoints then say so."""
+    train_states: Expert[Literal["train", "heldout", "fresh"]] = "train"
+    """Initial states to train on: train, which are never evaluated; heldout, the evaluated ones themselves, as some
+    published results do; the run and its checkpoints then say so. fresh, for --algorithm imitate in the built-in
+    suites: each episode has one of its own, drawn for the run."""
     perturb: Expert[tuple[Perturbation, ...]] = ()
     """Change training episodes as embodied-rl eval --perturb does: camera, light, texture, object, instruction. The
     held-out episodes of the run stay as they are."""
@@ -66,8 +68,8 @@ class TrainConfig:
     perturb_share: Expert[float | None] = None
     """Share of the training episodes (GRPO: of the groups) that --perturb changes (None: 0.75)."""
     demos: Expert[tuple[str, ...]] = ()
-    """Demonstrations that every update imitates too, by --algorithm.demo-coef: data sets as DATA or DATA:WEIGHT, as
-    embodied-rl sft reads them."""
+    """Demonstrations that every update imitates too, by --algorithm imitate or by --algorithm.demo-coef: data sets as
+    DATA or DATA:WEIGHT, as embodied-rl sft reads them."""
     iterations: int = 30
     """Policy updates."""
     seed: int = 0
@@ -141,7 +143,11 @@ class TrainConfig:
         check_reward(
             self.reward, self.algorithm, self.rollout, self.guard, env_reward=env_reward, autotune=self.autotune
         )
-        _check_demos(self.demos, self.algorithm)
+        check_demos(self.demos, self.algorithm)
+        if isinstance(self.algorithm, ImitateConfig):
+            cache = getattr(self.policy, "prefix_cache_gib", 0.0)
+            check_imitate(self.learner, self.rollout, self.scheduler, autotune=self.autotune, prefix_cache=cache)
+        check_fresh_states(table, self.algorithm, self.train_states)
         if self.autotune and getattr(self.policy, "compile", False):
             raise UserError(
                 "--autotune would take the compiler's time for the policy's: run it without "
@@ -155,11 +161,23 @@ class TrainConfig:
             check_fit(self.scheduler, self.env.num_envs, self.learner.minibatch_groups)
 
 
+def iterations_of(config: TrainConfig, episodes: int) -> int:
+    """How many iterations have so many training episodes; UserError where the last one would be cut."""
+    each = config.rollout.episodes_per_iteration
+    if episodes < 1 or episodes % each:
+        whole = [count * each for count in (episodes // each, episodes // each + 1) if count > 0]
+        raise UserError(
+            f"--episodes {episodes} is no whole number of iterations of {counted(each, 'episode')} "
+            f"(--rollout.episodes-per-iteration): give {' or '.join(map(str, whole))}."
+        )
+    return episodes // each
+
+
 # A part that comes in several kinds is written with its kind as `name`.
 KINDS: dict[str, Mapping[str, type]] = {
     "env": ENVS,
     "policy": POLICIES,
-    "algorithm": {"grpo": GRPOConfig, "ppo": PPOConfig},
+    "algorithm": {"grpo": GRPOConfig, "imitate": ImitateConfig, "ppo": PPOConfig},
     "scheduler": {"serial": SerialConfig, "pipelined": PipelinedConfig, "ray": RayConfig},
 }
 
@@ -274,14 +292,6 @@ def read_part(part: str, value: Any, current: Any, source: str) -> Any:
         elif kind_of(part, current) != kind:
             current = KINDS[part][kind]()
     return read_dataclass(type(current), values, where=part, source=source, base=current)
-
-
-def _check_demos(demos: tuple[str, ...], algorithm: AlgorithmConfig) -> None:
-    weighted_data(demos)
-    if demos and not algorithm.demo_coef:
-        raise UserError("--demos are imitated by --algorithm.demo-coef: give its weight too, such as 0.1.")
-    if algorithm.demo_coef and not demos:
-        raise UserError("--algorithm.demo-coef imitates demonstrations: name them with --demos DATA.")
 
 
 def _names(cls: type) -> set[str]:

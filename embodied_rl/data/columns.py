@@ -30,7 +30,7 @@ class StepColumns:
 
 
 def step_columns(table: pa.Table, starts: Array, success: Array) -> StepColumns:
-    """The columns that `table` has; neutral values for those that it lacks.
+    """The columns that `table` has; neutral values for those that it lacks, or has as something else than a number.
 
     Neutral is what holds of demonstrations: a reward of 1 for the last step of an episode that ends in success, no
     person, and a decision for each frame.
@@ -61,10 +61,11 @@ def _column(table: pa.Table, name: str, dtype: str, neutral: Array) -> Array:
     column = table.column(name).combine_chunks()
     if pa.types.is_list(column.type) or pa.types.is_fixed_size_list(column.type):  # some write a scalar as a list of 1
         column = column.flatten()
-    values = column.to_numpy(zero_copy_only=False)
-    if len(values) != len(neutral) or column.null_count:
-        raise ValueError(f"'{name}' must be one value a frame")
-    return values.astype(dtype)
+    kind = column.type
+    is_number = pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    if not is_number or len(column) != len(neutral) or column.null_count:
+        return neutral
+    return column.to_numpy(zero_copy_only=False).astype(dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,9 @@ class EpisodeInfo:
     """What is known of an episode as a whole: columns `embodied_rl/...` of meta/episodes in an exported data set.
 
     success: 1 where who acted alone reached the goal, 0 where not, -1 unknown. ends_in_success: 1 where the goal holds
-    after the last frame, whoever reached it. policy: digest of the weights that acted, ''
-    without one.
+    after the last frame, whoever reached it. policy: digest of the weights that acted, '' without one. episode_return:
+    its summed rewards. steps: control steps. terminated: 1 where its task ended it, 0 where time did.
+    human_steps: those of a person. helped_success: 1 where the goal was reached with a person's help.
     """
 
     task: str
@@ -48,6 +49,12 @@ class EpisodeInfo:
     success: int = -1
     ends_in_success: int = 0
     policy: str = ""
+    episode_return: float = 0.0
+    decisions: int = 0
+    steps: int = 0
+    terminated: int = 0
+    human_steps: int = 0
+    helped_success: int = 0
 
 
 class EpisodeStore:

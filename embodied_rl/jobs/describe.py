@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from embodied_rl.algorithms.config import ImitateConfig
 from embodied_rl.config.train import TrainConfig, kind_of
 from embodied_rl.factory.policies import statistics_owner
 from embodied_rl.policies.checkpoints.shipped import is_shipped
@@ -142,6 +143,8 @@ def demos_words(config: TrainConfig) -> str:
     """What each update imitates; '' where it imitates nothing."""
     if not config.demos:
         return ""
+    if isinstance(config.algorithm, ImitateConfig):
+        return f"{', '.join(config.demos)}; at least {config.algorithm.demo_share:.0%} of each batch"
     coef, decay = config.algorithm.demo_coef, config.algorithm.demo_decay
     falls = "" if decay == 1 else f", times {decay:g} after each update of the policy"
     return f"{', '.join(config.demos)}; weight of the imitation loss {coef:g}{falls}"

@@ -203,5 +203,6 @@ def settings_of(setup: RunSetup) -> TrainSettings:
         workers=place.local_share(config.env.threads or cpu_count()),
         threads=place.local_share(config.num_threads) if config.device == "cpu" else 1,
         perturb_share=config.perturbation[1] if config.perturb else 0.0,
+        fresh_states=config.train_states == "fresh",
         train_on_heldout=config.train_states == "heldout",
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.config.earlier import as_written_today, with_later_options
-from embodied_rl.config.train import AUTO, TrainConfig, dump_yaml, from_dict, kind_of, read_yaml, to_dict
+from embodied_rl.config.train import AUTO, TrainConfig, dump_yaml, from_dict, iterations_of, kind_of, read_yaml, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.jobs.run_info import RUN_INFO, add_session, read_run_info
 from embodied_rl.telemetry.info import RunInfo
@@ -78,12 +78,13 @@ def new_run(config: TrainConfig) -> Iterator[TrainConfig]:
 
 
 @contextmanager
-def existing_run(folder: Path, iterations: int | None) -> Iterator[TrainConfig]:
+def existing_run(folder: Path, iterations: int | None, episodes: int | None = None) -> Iterator[TrainConfig]:
     """Claim the folder of a run that is to be resumed for the `with` block; yield its config.
 
     Args:
         folder: it may have been moved since the run began.
         iterations: how many the run is to have in all; None: as many as before.
+        episodes: the same in training episodes.
 
     Raises:
         UserError: it isn't a run's folder, another process has it, its config lacks keys, or `iterations` is fewer
@@ -94,6 +95,8 @@ def existing_run(folder: Path, iterations: int | None) -> Iterator[TrainConfig]:
         raise UserError(_not_begun(folder))
     with locked(folder / LOCK, f"training in {folder}"):
         config = dataclasses.replace(_read_whole(path), output=str(folder))
+        if episodes is not None and iterations is None:
+            iterations = iterations_of(config, episodes)
         if iterations is not None and iterations < config.iterations:
             raise UserError(
                 f"--iterations {iterations}: {folder} is a run of {counted(config.iterations, 'iteration')}; "

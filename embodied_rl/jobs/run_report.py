@@ -19,7 +19,7 @@ from embodied_rl.jobs.run_records import RunRecord, read_record
 from embodied_rl.jobs.videos import video_path
 from embodied_rl.learner.checkpoint import STATE, Checkpoints, verify
 from embodied_rl.rollout.broken_states import name_states
-from embodied_rl.telemetry.curve import plots_of
+from embodied_rl.telemetry.curve import plots_of, robot_time
 from embodied_rl.telemetry.observer import evaluation_path, read_evaluation
 from embodied_rl.telemetry.pages import render
 from embodied_rl.telemetry.plots import draw
@@ -121,6 +121,8 @@ _METRIC_COLUMNS = (
     "rollout/reward",
     "eval/return",
     "rollout/episodes",
+    "rollout/robot_minutes",
+    "train/own_successes",
     "rollout/filtered_groups",
     "rollout/broken_groups",
     "train/loss",
@@ -180,6 +182,7 @@ def _facts(record: RunRecord, names: Sequence[str]) -> dict[str, Any]:
         "tasks": f"{record.config.suite}, {names[0] if len(names) == 1 else counted(len(names), 'task')}",
         "training": words.get("algorithm"),
         "schedule": words.get("scheduler"),
+        "robot time": robot_time(record.metrics) or None,
         "took": _took(record),
         "machine": words.get("machine"),
         "overlap with training": words.get("overlap"),

@@ -17,6 +17,7 @@ from rich.console import Console
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.autotune.tune import Tuning, further_devices, tune
 from embodied_rl.config.env import CustomEnvConfig, EnvConfig, one_env, scenes
+from embodied_rl.config.imitation_checks import need_demos
 from embodied_rl.config.policies import PolicyObjectConfig
 from embodied_rl.config.suites import find_suite
 from embodied_rl.config.train import TrainConfig, kind_of
@@ -24,6 +25,7 @@ from embodied_rl.config.training_episodes import check_changes
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.overlap import Overlap, join_states, overlap
 from embodied_rl.factory.custom import TaskEnv, refuse_reward
+from embodied_rl.factory.fresh_states import with_fresh_states
 from embodied_rl.factory.info import machine_info, simulator_info, versions
 from embodied_rl.factory.made_for import need_control_rate
 from embodied_rl.factory.premises import left_out_states, require_train_states
@@ -152,6 +154,7 @@ def open_run(config: TrainConfig, overrides: Overrides, console: Console, *, res
     Raises:
         UserError: Something that the config names is not there, or does not go with what is given.
     """
+    need_demos(config.demos, config.algorithm)
     config, tasks = _tasks(config, overrides, resumed=resume is not None)
     if overrides.policy is None:
         _check_reads(config, tasks)
@@ -170,6 +173,8 @@ def open_run(config: TrainConfig, overrides: Overrides, console: Console, *, res
     tasks, _ = tasks.judged(console)
     if config.train_states == "train":
         require_train_states(tasks.scenes)
+    if config.train_states == "fresh":
+        tasks = with_fresh_states(tasks, config)
     if made is not None and isinstance(config.scheduler, PipelinedConfig):
         acting_device(config.scheduler.act_device, made.policy)  # refused before anything is written
     if config.autotune:
@@ -185,7 +190,7 @@ def open_run(config: TrainConfig, overrides: Overrides, console: Console, *, res
         check_policy(made, env.info)
         train = env.heldout_states if config.train_states == "heldout" else env.train_states
         demos = open_demos(config, made.policy, env.info, console) if config.demos else None
-        known = join_states(made.trained, train)
+        known = join_states(made.trained, {} if config.train_states == "fresh" else train)  # none of the suite's own
         states = RunStates(train, env.heldout_states, known if demos is None else demos.joined(known))
         yield RunSetup(
             config,

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from embodied_rl.algorithms.base import LossOutput
-from embodied_rl.algorithms.config import AlgorithmConfig, demo_weight
+from embodied_rl.algorithms.config import AlgorithmConfig, ImitateConfig, demo_weight
 from embodied_rl.data.chunks import SftBatch
 from embodied_rl.data.mixture import Augmentation, Mixture
 from embodied_rl.rng import DataStream, DecisionRng, RunStream, philox
@@ -73,6 +73,7 @@ class Imitation:
 
     def weight(self, update: int) -> float:
         """By which the term is multiplied in `update` (0-based); 0: there is none."""
+        assert not isinstance(self._config, ImitateConfig), "it has no other loss"
         return demo_weight(self._config, update)
 
     def rows(self, update: int, step: int, *, rank: int = 0, ranks: int = 1, most: int = BATCH) -> list[DemoRows]:
@@ -82,7 +83,7 @@ class Imitation:
         seeds = philox(self._seed, DataStream.LOSS_NOISE, number).integers(_SEEDS, size=BATCH)
         found, first = [], 0
         for batch in batches:
-            for index, share in _pieces(batch, rank, ranks, most):
+            for index, share in pieces(batch, rank, ranks, most):
                 noise = seeds[first + index.numpy()]
                 found.append(
                     DemoRows(batch.rows(index), share * len(batch) / BATCH, DecisionRng(noise, np.zeros_like(noise)))
@@ -109,7 +110,7 @@ def imitation_loss(policy: Any, batch: SftBatch, rng: DecisionRng | None = None)
     return policy.sft_loss(*inputs, batch.drop_history, mask, **more)
 
 
-def _pieces(batch: SftBatch, rank: int, ranks: int, most: int) -> Sequence[tuple[torch.Tensor, float]]:
+def pieces(batch: SftBatch, rank: int, ranks: int, most: int) -> Sequence[tuple[torch.Tensor, float]]:
     """Rows of a batch that `rank` learns from, in pieces, and each piece's share of the batch's loss.
 
     The loss is a mean over the control steps that count: shares are by these. A rank that has fewer pieces than another

@@ -120,7 +120,7 @@ def check_reward(
     if not isinstance(algorithm, PPOConfig):
         raise UserError(
             "--reward.model is built for PPO: GRPO compares episodes by their returns, which differences of a "
-            "potential leave as they were. Use --algorithm ppo."
+            "potential leave as they were, and imitate learns from successes. Use --algorithm ppo."
         )
     if reward.replace_env_reward:  # then nothing that is learned may depend on what the simulator says of success
         if algorithm.bootstrap_truncated:

@@ -15,13 +15,26 @@ STOPPED = "rollout/stopped"
 
 def summarize_rollout(end: BatchEnd, requeued: int) -> dict[str, float]:
     """The rollout's metrics of a batch, for `RolloutBatch.info`. requeued: episodes run again since the run began."""
-    results = end.results
     accepted = sum(group.status is GroupStatus.ACCEPTED for group in end.groups)
-    count = len(results)
     return (
         end.info
         | _contrast(end)
-        | _success(results)
+        | episode_metrics(end.results)
+        | {
+            "rollout/accepted_groups": float(accepted),
+            "rollout/filtered_groups": float(len(end.groups) - end.num_broken - accepted),
+            "rollout/incomplete_batch": float(accepted < end.num_wanted),
+            "rollout/requeued_total": float(requeued),
+        }
+        | ({"rollout/broken_groups": float(end.num_broken)} if end.num_broken else {})
+    )
+
+
+def episode_metrics(results: Sequence[EpisodeResult]) -> dict[str, float]:
+    """What a batch's episodes came to; there is at least one."""
+    count = len(results)
+    return (
+        _success(results)
         | helped(results, "rollout")
         | {
             "rollout/reward": sum(result.reward for result in results) / count,
@@ -29,12 +42,7 @@ def summarize_rollout(end: BatchEnd, requeued: int) -> dict[str, float]:
             "rollout/decisions": float(sum(result.num_decisions for result in results)),
             "rollout/env_steps": float(sum(result.num_steps for result in results)),
             "rollout/episodes": float(count),
-            "rollout/accepted_groups": float(accepted),
-            "rollout/filtered_groups": float(len(end.groups) - end.num_broken - accepted),
-            "rollout/incomplete_batch": float(accepted < end.num_wanted),
-            "rollout/requeued_total": float(requeued),
         }
-        | ({"rollout/broken_groups": float(end.num_broken)} if end.num_broken else {})
     )
 
 

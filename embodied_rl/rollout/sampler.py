@@ -40,7 +40,8 @@ class EpisodeSampler:
     fresh random order of its initial states before it repeats one. So any batch is balanced over tasks.
     tasks: initial states by task name. Episode ids count up from 0; episode e belongs to group e // group_size.
     adaptive: draws tasks and initial states by the success of earlier batches instead. perturb_share: share of the
-    groups that are perturbed; which, follows from (seed, group) alone.
+    groups that are perturbed; which, follows from (seed, group) alone. in_order: a task walks through its initial
+    states as they stand, since they were drawn at random; a run that goes on for longer may then have more of them.
     """
 
     def __init__(
@@ -50,6 +51,8 @@ class EpisodeSampler:
         group_size: int = 1,
         adaptive: AdaptiveDraws | None = None,
         perturb_share: float = 0.0,
+        *,
+        in_order: bool = False,
     ) -> None:
         if not tasks:
             raise UserError("there are no tasks to train on: name at least one.")
@@ -68,6 +71,7 @@ class EpisodeSampler:
         self._next_group = 0
         self._attempts = RetryPolicy()
         self._adaptive = adaptive
+        self._in_order = in_order
 
     def next_group(self, closed: int = 0) -> list[EpisodeSpec]:
         """Issue the next group, drawn from what the first `closed` batches showed.
@@ -94,6 +98,8 @@ class EpisodeSampler:
         task = int(philox(self.seed, RunStream.TASK_ORDER, round_).permutation(len(self._names))[place])
         states = self._tasks[self._names[task]]
         lap, step = divmod(round_, len(states))
+        if self._in_order:
+            return self._names[task], int(states[step])
         # Laps and tasks share one counter word; 2**32 laps of a task are out of reach.
         order = philox(self.seed, RunStream.STATE_ORDER, task * 2**32 + lap).permutation(len(states))
         return self._names[task], int(states[order[step]])
@@ -177,7 +183,10 @@ class EpisodeSampler:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` left off; raise UserError if it belongs to another stream of episodes."""
-        for name, mine in (("seed", self.seed), ("group_size", self.group_size), ("tasks", self._tasks)):
+        tasks = self._tasks
+        if self._in_order:  # there may be more now
+            tasks = {name: states[: len(state["tasks"].get(name, ()))] for name, states in tasks.items()}
+        for name, mine in (("seed", self.seed), ("group_size", self.group_size), ("tasks", tasks)):
             if state[name] != mine:
                 raise UserError(f"the checkpoint's episodes have another {name}; resume with the run's own config.")
         if ("adaptive" in state) != (self._adaptive is not None):

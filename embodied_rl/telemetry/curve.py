@@ -52,7 +52,7 @@ def plots_of(rows: Sequence[Mapping[str, Any]]) -> list[Plot]:
     rollout = list(zip(curve.rollout_episodes, curve.rollout, strict=True))
     lines = [Line("held-out states, with 95 % intervals", held_out), Line("training rollouts", rollout, faint=True)]
     title = "Mean return" if curve.by_return else "Success"
-    plots = [Plot(title, lines, rates=not curve.by_return, large=True)]
+    plots = [Plot(title, lines, rates=not curve.by_return, large=True, x_label=_x_label(rows))]
     for name, title, note in _OF_UPDATES:
         points, seen = [], 0.0
         for row in rows:
@@ -63,7 +63,19 @@ def plots_of(rows: Sequence[Mapping[str, Any]]) -> list[Plot]:
     return [plot for plot in plots if any(line.points for line in plot.lines)]
 
 
+def robot_time(rows: Sequence[Mapping[str, Any]]) -> str:
+    """'60 episodes are 7.5 minutes of the robot's time', of training; '' where no line says how long episodes took."""
+    minutes = [row["rollout/robot_minutes"] for row in rows if row.get("rollout/robot_minutes") is not None]
+    episodes = sum(row.get("rollout/episodes") or 0.0 for row in rows)
+    return f"{episodes:.0f} episodes are {sum(minutes):.1f} minutes of the robot's time" if minutes else ""
+
+
+def _x_label(rows: Sequence[Mapping[str, Any]]) -> str:
+    return f"training episodes; {said}" if (said := robot_time(rows)) else Plot("", ()).x_label
+
+
 _OF_UPDATES = (
+    ("train/own_share", "Own successes", "share of them in what is imitated; the rest are demonstrations"),
     ("train/approx_kl", "KL divergence", "how far an update moves the policy; a jump is an update too large"),
     ("train/entropy", "Entropy", "of the actions; near 0 nothing new is tried"),
     (

@@ -1,4 +1,4 @@
-"""On-policy training: collect a batch, update on it, evaluate, save. `_Run.run` is the loop."""
+"""The training loop: collect a batch, update on it, evaluate, save. `_Run.run` is the loop."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.evaluation.evaluate import EvalReport
 from embodied_rl.learner.average import WeightAverage, resume_average
 from embodied_rl.learner.checkpoint import Checkpoints, Loaded, load, restore_rng, rng_state
 from embodied_rl.learner.guard import Guard
-from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.rollout.broken_states import name_states
-from embodied_rl.rollout.sampler import EpisodeSampler, TaskStates, evaluation_specs
+from embodied_rl.rollout.sampler import TaskStates, evaluation_specs
 from embodied_rl.scheduler.base import Callbacks
-from embodied_rl.scheduler.make import make_profiler, make_scheduler
+from embodied_rl.scheduler.make import make_profiler
 from embodied_rl.training.observer import Observer, SilentObserver
+from embodied_rl.training.parts import make_parts
 from embodied_rl.training.ranked import evaluate_together, stop_together
 from embodied_rl.training.settings import PolicyFiles, RunOptions, TaskSplit, TrainOutcome, TrainSettings
 from embodied_rl.utils.signals import Interrupted, StopRequest
@@ -54,8 +53,6 @@ class _Run:
         observer: Observer,
         options: RunOptions,
     ) -> None:
-        algorithm = make_algorithm(settings.algorithm)
-        groups = settings.rollout.groups(algorithm.group_size)
         self.env = env
         self.policy = policy
         self.files = files
@@ -67,36 +64,13 @@ class _Run:
             lambda: observer.log("stopping: finishing this step, then saving (again: leave at once)")
         )
         self.profiler = options.profiler or make_profiler(settings.scheduler)
-        draws = settings.rollout.draws(settings.seed, states.train, has_success=env.info.has_success)
-        self.sampler = EpisodeSampler(
-            settings.seed, states.train, algorithm.group_size, draws, perturb_share=settings.perturb_share
-        )
         self.heldout = evaluation_specs(_first_states(states.heldout, settings.evaluation), settings.seed)
-        self.learner = Learner(
-            policy,
-            algorithm,
-            settings.learner,
-            seed=settings.seed,
-            dump_dir=run_dir / "dumps",
-            threads=1 if settings.learner.fsdp else settings.threads,  # parts take one pass at a time
-            collectives=self.collectives,
-            reward_model=settings.reward_model,
-        )
-        self.learner.imitate(settings.imitation)
         self.average = WeightAverage(policy, updates) if (updates := settings.learner.average_updates) > 0 else None
         callbacks = Callbacks(
             on_episode=observer.episode, check_interrupt=self._check_interrupt, log=observer.log, remote=options.remote
         )
-        self.scheduler = make_scheduler(
-            settings.scheduler,
-            env,
-            self.learner,
-            self.sampler,
-            self.profiler,
-            callbacks,
-            groups=groups,
-            workers=settings.workers,
-        )
+        parts = make_parts(run_dir, env, policy, settings, states.train, self.profiler, callbacks, self.collectives)
+        self.sampler, self.learner, self.scheduler = parts.sampler, parts.learner, parts.scheduler
         self.checkpoints = Checkpoints(run_dir / "checkpoints", settings.checkpoint.keep)
         self.guard = Guard(settings.guard, by_success=settings.rollout.sampler == "uniform")
         self.before: EvalReport | None = None

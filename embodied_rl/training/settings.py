@@ -37,13 +37,15 @@ class TrainSettings:
     guard: GuardConfig = field(default_factory=GuardConfig)
     reward_model: RewardModel = SIMULATOR_REWARD
     imitation: Imitation | None = None
-    """The term of the loss that `algorithm.demo_coef` weighs."""
+    """Demonstrations: of the term that `algorithm.demo_coef` weighs, or for the algorithm imitate."""
     workers: int | None = None
     """Threads that step and render under the pipelined scheduler (None: one a CPU core)."""
     threads: int = 1
     """CPU threads of an update, see `Learner`."""
     perturb_share: float = 0.0
     """Share of the groups of training that are perturbed."""
+    fresh_states: bool = False
+    """The initial states of training were drawn for the run, and are taken in their order."""
     train_on_heldout: bool = False
     """Training may draw from the evaluated initial states; otherwise a shared one is refused."""
 

@@ -78,3 +78,11 @@ def with_fresh_states(task: MujocoTask, count: int, seed: int) -> MujocoTask:
     """`task` with `count` newly drawn initial states, all for training, in place of its stored ones."""
     states = fresh_states(task.name, problem_of(task.name), count, seed)
     return replace(task, init_states=states, train_states=range(count), heldout_states=range(0))
+
+
+def with_further_states(task: MujocoTask, count: int, seed: int) -> MujocoTask:
+    """`task` with `count` newly drawn initial states to train on; those that are held out stay what they are."""
+    states, first = fresh_states(task.name, problem_of(task.name), count, seed), len(task.init_states)
+    return replace(
+        task, init_states=np.concatenate([task.init_states, states]), train_states=range(first, first + count)
+    )

@@ -126,6 +126,21 @@ def test_what_a_data_set_does_not_say_is_neutral(dataset: Path) -> None:
     np.testing.assert_array_equal(data.columns.done, columns.done)
 
 
+def test_columns_of_other_makers_are_read_as_far_as_they_are_numbers() -> None:
+    table = pa.table(
+        {
+            REWARD: pa.array([[0.0], [2.0], [1.0]], pa.list_(pa.float64())),
+            DONE: pa.array([0, 0, 1]),
+            SUCCESS: pa.array(["no", "no", "yes"]),
+            INTERVENTION: pa.array([True, None, False]),
+        }
+    )
+    columns = step_columns(table, np.array([0, 3]), np.array([True]))
+    assert columns.reward.tolist() == [0.0, 2.0, 1.0]
+    assert columns.done.tolist() == columns.success.tolist() == [False, False, True]
+    assert not columns.human.any()
+
+
 def test_transitions_are_rows_of_frames() -> None:
     """Two episodes: chunks of 2, 2 and 1 control steps, then one of 2 with a person in its second step."""
     columns = StepColumns(

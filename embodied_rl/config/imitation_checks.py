@@ -1,0 +1,73 @@
+"""What a run that learns from demonstrations is refused: by --algorithm imitate, or by an imitation term."""
+
+from __future__ import annotations
+
+from embodied_rl.algorithms.config import AlgorithmConfig, ImitateConfig
+from embodied_rl.config.sft import weighted_data
+from embodied_rl.config.suites import Suite
+from embodied_rl.errors import UserError
+from embodied_rl.learner.config import LearnerConfig
+from embodied_rl.rollout.config import RolloutConfig
+from embodied_rl.scheduler.config import SchedulerConfig, SerialConfig
+
+_UNUSED = (
+    "value_lr",
+    "lr_warmup_updates",
+    "lr_decay_updates",
+    "minibatch_groups",
+    "row_share",
+    "ratio_tolerance",
+    "recompute_old_log_probs",
+    "fsdp",
+    "num_processes",
+)
+"""Options of the learner that say nothing where nothing is reinforced."""
+
+
+def check_demos(demos: tuple[str, ...], algorithm: AlgorithmConfig) -> None:
+    """UserError for demonstrations that nothing imitates, or an imitation term without any."""
+    weighted_data(demos)
+    if isinstance(algorithm, ImitateConfig):
+        return
+    if demos and not algorithm.demo_coef:
+        raise UserError(
+            "--demos are imitated by --algorithm.demo-coef: give its weight too, such as 0.1, or --algorithm imitate."
+        )
+    if algorithm.demo_coef and not demos:
+        raise UserError("--algorithm.demo-coef imitates demonstrations: name them with --demos DATA.")
+
+
+def need_demos(demos: tuple[str, ...], algorithm: AlgorithmConfig) -> None:
+    """UserError where --algorithm imitate is told of no demonstrations: a recipe names none."""
+    if isinstance(algorithm, ImitateConfig) and not demos:
+        raise UserError("--algorithm imitate imitates demonstrations too: name them with --demos DATA.")
+
+
+def check_imitate(
+    learner: LearnerConfig, rollout: RolloutConfig, scheduler: SchedulerConfig, *, autotune: bool, prefix_cache: float
+) -> None:
+    """UserError for what does nothing or can't be with --algorithm imitate."""
+    if not isinstance(scheduler, SerialConfig):
+        raise UserError("--algorithm imitate runs a round, stores it and learns, in turn: leave --scheduler out.")
+    usual = LearnerConfig()
+    for name in _UNUSED:
+        if getattr(learner, name) != getattr(usual, name):
+            raise UserError(f"--learner.{name.replace('_', '-')} does not apply to --algorithm imitate: leave it out.")
+    for given, asked in (
+        ("--rollout.sampler adaptive", rollout.sampler != "uniform"),
+        ("--autotune", autotune),
+        ("--policy.prefix-cache-gib", prefix_cache > 0),
+    ):
+        if asked:
+            raise UserError(f"{given} does not apply to --algorithm imitate: leave it out.")
+
+
+def check_fresh_states(suite: Suite | None, algorithm: AlgorithmConfig, train_states: str) -> None:
+    """UserError where initial states of training are to be drawn, and can't be."""
+    if train_states != "fresh":
+        return
+    if not isinstance(algorithm, ImitateConfig):
+        raise UserError("--train-states fresh is for --algorithm imitate: leave it out.")
+    if suite is None or not suite.draws_states:
+        name = "a simulator of your own" if suite is None else f"suite '{suite.name}'"
+        raise UserError(f"--train-states fresh: {name} has no fresh initial states; leave it out.")

@@ -1,0 +1,44 @@
+"""From the episodes that a training run stored to a LeRobot v3 data set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from embodied_rl.config.train import load_yaml
+from embodied_rl.data.episodes import EpisodeInfo, open_store
+from embodied_rl.errors import UserError
+from embodied_rl.evaluation.overlap import TRAINED_STATES
+from embodied_rl.jobs.run_folder import CONFIG_FILE
+from embodied_rl.training.filtered_bc import STORE
+
+
+def export_rollouts(run: Path, out: Path, stamp: dict[str, Any], *, successes: bool) -> int:
+    """Write the episodes of the run in `run`; return how many.
+
+    Args:
+        run: its folder.
+        out: the data set's folder, which must not exist.
+        stamp: what info.json says of where it comes from.
+        successes: only those in which the policy reached the goal alone.
+
+    Raises:
+        UserError: the run stored no episodes, or none is a success.
+    """
+    if not (run / STORE).is_dir():
+        raise UserError(f"{run} has no stored episodes: runs of --algorithm imitate have")
+    store, config = open_store(run / STORE), load_yaml(run / CONFIG_FILE)
+    infos = {key: store.info(key) for key in store.keys()}  # noqa: SIM118
+    kept = {key: info for key, info in infos.items() if info.success == 1 or not successes}
+    if not kept:
+        raise UserError(f"{run} has no episode to export: none of its {len(infos)} is a success")
+    about = {"suite": config.suite, "keep": "successes" if successes else "all", "split": config.train_states}
+    return store.export(out, stamp | about | {TRAINED_STATES: _states(kept.values())}, kept.keys())
+
+
+def _states(infos: Iterable[EpisodeInfo]) -> dict[str, list[int]]:
+    found: dict[str, set[int]] = {}
+    for info in infos:
+        found.setdefault(info.task, set()).add(info.init_state)
+    return {task: sorted(states) for task, states in found.items()}

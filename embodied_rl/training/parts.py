@@ -1,0 +1,128 @@
+"""What a run's loop drives: which episodes run, what runs them, and what learns from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from embodied_rl.algorithms.config import ImitateConfig
+from embodied_rl.algorithms.make import make_algorithm
+from embodied_rl.learner.distributed.collectives import Collectives
+from embodied_rl.learner.learner import Learner
+from embodied_rl.learner.types import TrainablePolicy
+from embodied_rl.rollout.sampler import EpisodeSampler, TaskStates
+from embodied_rl.scheduler.base import Callbacks, Scheduler
+from embodied_rl.scheduler.make import make_scheduler
+from embodied_rl.training.filtered_bc import FilteredBC, RoundScheduler, open_run_store
+from embodied_rl.training.settings import TrainSettings
+from embodied_rl.types import RolloutBatch
+from embodied_rl.utils.profiler import Profiler
+from embodied_rl.vec_env import VecEnv
+
+
+class RunLearner(Protocol):
+    """What improves the policy: `learner.learner.Learner`, or `filtered_bc.FilteredBC`."""
+
+    version: int
+    """Number of finished updates."""
+
+    @property
+    def update_in_progress(self) -> bool:
+        """Whether an update has begun before its batch is whole."""
+        ...
+
+    def update(self, batch: RolloutBatch) -> dict[str, float]:
+        """Improve the policy with a batch; return metrics."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a resume needs beside the weights."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state`, with the weights that the policy has now."""
+        ...
+
+    def close(self) -> None:
+        """End what runs in the background."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunParts:
+    """The parts of a run."""
+
+    sampler: EpisodeSampler
+    learner: RunLearner
+    scheduler: Scheduler
+
+
+def make_parts(
+    run_dir: Path,
+    env: VecEnv,
+    policy: TrainablePolicy,
+    settings: TrainSettings,
+    states: TaskStates,
+    profiler: Profiler,
+    callbacks: Callbacks,
+    collectives: Collectives,
+) -> RunParts:
+    """The parts of a run that trains on the initial states `states`."""
+    if isinstance(settings.algorithm, ImitateConfig):
+        return _imitation(run_dir, env, policy, settings, states, profiler, callbacks)
+    algorithm = make_algorithm(settings.algorithm)
+    draws = settings.rollout.draws(settings.seed, states, has_success=env.info.has_success)
+    sampler = EpisodeSampler(settings.seed, states, algorithm.group_size, draws, perturb_share=settings.perturb_share)
+    learner = Learner(
+        policy,
+        algorithm,
+        settings.learner,
+        seed=settings.seed,
+        dump_dir=run_dir / "dumps",
+        threads=1 if settings.learner.fsdp else settings.threads,  # parts take one pass at a time
+        collectives=collectives,
+        reward_model=settings.reward_model,
+    )
+    learner.imitate(settings.imitation)
+    scheduler = make_scheduler(
+        settings.scheduler,
+        env,
+        learner,
+        sampler,
+        profiler,
+        callbacks,
+        groups=settings.rollout.groups(algorithm.group_size),
+        workers=settings.workers,
+    )
+    return RunParts(sampler, learner, scheduler)
+
+
+def _imitation(
+    run_dir: Path,
+    env: VecEnv,
+    policy: TrainablePolicy,
+    settings: TrainSettings,
+    states: TaskStates,
+    profiler: Profiler,
+    callbacks: Callbacks,
+) -> RunParts:
+    assert isinstance(settings.algorithm, ImitateConfig)
+    assert settings.imitation is not None, "`need_demos` sees to it"
+    demos = settings.imitation.demos
+    store = open_run_store(run_dir, env.info, demos)
+    sampler = EpisodeSampler(
+        settings.seed, states, perturb_share=settings.perturb_share, in_order=settings.fresh_states
+    )
+    learner = FilteredBC(policy, settings.algorithm, settings.learner, demos, store, settings.seed)
+    scheduler = RoundScheduler(
+        env,
+        policy,
+        sampler,
+        store,
+        profiler,
+        callbacks,
+        episodes=settings.rollout.episodes_per_iteration,
+        mode=settings.evaluation.mode,
+    )
+    return RunParts(sampler, learner, scheduler)
