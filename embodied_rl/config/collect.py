@@ -25,22 +25,30 @@ class CollectCommand:
     suite: Annotated[str, tyro.conf.Positional]
     """A built-in suite (tabletop_spatial, tabletop_object, tabletop_goal, tabletop_long), tabletop for all of them, or
     an installed one of LIBERO's or LIBERO-PRO's (libero_spatial, libero_10, libero_object_swap, ...), or one that shows
-    images and a state (metaworld, maniskill), with --task."""
+    images and a state (metaworld, maniskill, gymnasium), with --task, or one of your own."""
     out: Path
     """Folder of the dataset; it must not exist yet."""
     tasks: tuple[str, ...] = ()
-    """Short names of the tasks to record (none given: all); --task NAME names one."""
+    """Short names of the tasks to record (none given: all, or those that the expert was trained on where the suite is
+    too large); --task NAME names one."""
     episodes_per_task: int = 50
     """Attempts at each task; initial states are taken in turn."""
-    image_size: int = 64
-    """Height and width of the camera images, in pixels."""
+    image_size: int | None = None
+    """Height and width of the camera images, in pixels (None: 64). Those of gymnasium's envs and of your own stay as
+    they are."""
+    cameras: tuple[str, ...] = ()
+    """Images of a gymnasium env to record, in this order, as `--env.cameras` of `train` (none given: as the expert was
+    trained, or all)."""
+    instruction: str | None = None
+    """What is to be done in a gymnasium env that does not say it, as `--env.instruction` of `train`."""
     expert: str = "scripted"
     """Who acts: scripted, the expert of the suite where it has one, or the folder of a run or a checkpoint whose policy
     fits: one that reads a state may teach those that see."""
     keep: Literal["successes", "all"] = "successes"
     """all: keep failed attempts too, each marked; `sft` refuses such a data set."""
-    dart_noise_rate: float = 0.04
-    """Chance, a control step, that the hand is pushed off course for 3 to 8 steps; labels stay the expert's own."""
+    dart_noise_rate: float | None = None
+    """Chance, a control step, that the hand is pushed off course for 3 to 8 steps; labels stay the expert's own (None:
+    0.04, and 0 in gymnasium's envs and your own)."""
     workers: int = os.cpu_count() or 1
     """Processes that run episodes."""
     seed: int = 0
@@ -63,8 +71,9 @@ class CollectCommand:
     def __post_init__(self) -> None:
         most = {"episodes_per_task": 100_000, "image_size": 2048, "workers": 1024}
         for name, low, high in (*((name, 1, high) for name, high in most.items()), ("seed", 0, 2**63 - 1)):
-            if not low <= getattr(self, name) <= high:
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
                 flag = f"--{name.replace('_', '-')}"
-                raise UserError(f"{flag} must be at least {low} and at most {high}, got {getattr(self, name)}")
-        if not 0 <= self.dart_noise_rate <= 1:
+                raise UserError(f"{flag} must be at least {low} and at most {high}, got {value}")
+        if self.dart_noise_rate is not None and not 0 <= self.dart_noise_rate <= 1:
             raise UserError(f"--dart-noise-rate must lie in [0, 1], got {self.dart_noise_rate}")

@@ -31,8 +31,8 @@ def fit_actions(data: Demonstrations, gripper: Gripper) -> str:
     Args:
         data: what is to be learned; its actions may be changed.
         gripper: how the last dimension is meant. signed: -1 opens, 1 closes. one_opens: 0 closes, 1 opens. one_closes:
-            0 opens, 1 closes. none: all dimensions are in the robot's own units, such as joint angles. auto: signed,
-            where some number is below 0.
+            0 opens, 1 closes. none: all dimensions are in the robot's own units, such as joint angles. auto: as
+            `collect` says; else signed, where some number is below 0.
 
     Returns:
         A sentence about what is cut off; empty when nothing is.
@@ -40,6 +40,8 @@ def fit_actions(data: Demonstrations, gripper: Gripper) -> str:
     Raises:
         UserError: the actions are in other units.
     """
+    if gripper == "auto" and "own_units" in data.source:  # `collect` says what its actions are
+        gripper = "none" if data.source["own_units"] else "signed"
     if gripper == "none":
         data.own_units = True
         return ""

@@ -42,7 +42,7 @@ class Expert(Protocol):
     """A scripted policy for one episode: it may keep state between calls, so every episode gets a new one."""
 
     def act(self) -> Array:
-        """float32 [A] in [-1, 1], from the simulator's present state."""
+        """float32 [A] within the simulator's bounds, from its present state."""
         ...
 
 
@@ -73,7 +73,8 @@ class Job:
     """The part of a collection that every attempt shares.
 
     dart_noise_rate: chance that a push begins, a control step. preview: folder for one watchable video a task, or None.
-    keep_failures: store failed attempts too; every episode then says whether it ends in success.
+    keep_failures: store failed attempts too; every episode then says whether it ends in success. Where tasks report no
+    success, none does.
     """
 
     partial: Path
@@ -115,20 +116,20 @@ class Pushes:
             self._push = self._draw(_FIRST_SIZE)
 
     def apply(self, action: Array) -> Array:
-        """The action to execute instead of `action` float32 [A]; the same one where there is no push."""
+        """What to execute instead of `action` float32 [A], before it is clipped; the same where there is no push."""
         arm = min(3, len(action) - 1)
         pushed = action.copy()
         if self._first > 0:
             self._first -= 1
             pushed[:arm] = self._push[:arm]
-            return np.clip(pushed, -1.0, 1.0)
+            return pushed
         if self._left == 0 and self._draws.random() < self._rate:
             self._left = int(self._draws.integers(*_PUSH_STEPS))
             self._push = self._draw(_PUSH_SIZE)
         if self._left > 0:
             self._left -= 1
             pushed[:arm] += self._push[:arm].astype(np.float32)
-        return np.clip(pushed, -1.0, 1.0)
+        return pushed
 
     def _draw(self, size: tuple[float, float]) -> Array:
         direction = self._draws.standard_normal(3)
@@ -138,9 +139,12 @@ class Pushes:
 def record(bench: Bench, attempt: Attempt, dart_noise_rate: float) -> tuple[Episode, str]:
     """Run one attempt, one frame a control step; return the episode and '' or the reason why it failed.
 
+    It ends at success. Where tasks report none, it ends as the simulator says, and is no failure.
+
     dart_noise_rate: chance that a push begins, a control step; rotation and gripper are left alone.
     """
-    env = bench.env
+    env, info = bench.env, bench.env.info
+    low, high = (np.asarray(bound, np.float32) for bound in (info.action_low, info.action_high))
     env.reset([0], [EpisodeSpec(attempt.key, attempt.task, attempt.init_state, attempt.seed)])
     images, states, labels, executed = [], [], [], []
     expert = bench.expert(attempt.task, attempt.seed)
@@ -148,14 +152,14 @@ def record(bench: Bench, attempt: Attempt, dart_noise_rate: float) -> tuple[Epis
     obs = env.new_observation(1)
     while True:
         env.observe([0], obs)
-        label = np.clip(np.asarray(expert.act(), dtype=np.float32), -1.0, 1.0)
-        action = pushes.apply(label)
+        label = np.clip(np.asarray(expert.act(), dtype=np.float32), low, high)
+        action = np.clip(pushes.apply(label), low, high)
         images.append(obs.images[0].numpy().copy())
         states.append(obs.proprio[0].numpy().copy())
         labels.append(label)
         executed.append(action)
         result = env.step([0], torch.from_numpy(action[None, None]))
-        if result.failed[0] or result.terminated[0] or result.truncated[0]:
+        if result.failed[0] or result.success[0] or result.terminated[0] or result.truncated[0]:
             break
     extra: dict[str, str | int | float] = {
         "task": attempt.task,
@@ -168,6 +172,9 @@ def record(bench: Bench, attempt: Attempt, dart_noise_rate: float) -> tuple[Epis
     )
     if result.failed[0]:
         return episode, "the simulation broke down"
+    if not info.has_success:
+        episode.extra[ENDS_IN_SUCCESS] = 0
+        return episode, ""
     return episode, "" if result.success[0] else f"no success in {len(images)} steps"
 
 
@@ -201,7 +208,7 @@ def _attempt(job: Job, attempt: Attempt) -> tuple[Attempt, str, int]:
     if reason:
         writer.add_failure(job.partial, attempt.key, f"{attempt.task} from state {attempt.init_state}: {reason}")
     if job.keep_failures:
-        episode.extra[ENDS_IN_SUCCESS] = int(not reason)
+        episode.extra.setdefault(ENDS_IN_SUCCESS, int(not reason))
     if not reason or job.keep_failures:
         writer.add_episode(job.partial, job.spec, episode)
     return attempt, reason, len(episode.images)
@@ -231,10 +238,10 @@ def run(
 
 
 def preview(images: Array) -> Array:
-    """Cameras side by side, enlarged to at least 256 pixels: uint8 [T,V,H,W,3] -> [T, s H, V s W, 3]."""
+    """Cameras side by side, enlarged to a height of at least 256: uint8 [T,V,H,W,3] -> [T, s H, V s W, 3]."""
     t, v, h, w, _ = images.shape
     factor = -(-_PREVIEW_PIXELS // h)
-    factor += factor * h % 2  # yuv420p needs even sizes
+    factor += factor % 2 and (h % 2 or v * w % 2)  # yuv420p needs even sizes
     wide = images.transpose(0, 2, 1, 3, 4).reshape(t, h, v * w, 3)
     return wide.repeat(factor, axis=1).repeat(factor, axis=2)
 

@@ -65,21 +65,26 @@ CAMERA_PREFIX = "observation.images."
 class DatasetSpec:
     """What every frame of a dataset holds.
 
-    cameras: in the order of axis V; image_size: H = W in pixels; fps: Hz; columns: further ones of one number a frame,
-    each name with its dtype, such as 'bool'.
+    cameras: in the order of axis V; image_size: H and W in pixels, or one number for both; fps: Hz; columns: further
+    ones of one number a frame, each name with its dtype, such as 'bool'.
     """
 
     cameras: tuple[str, ...]
-    image_size: int
+    image_size: int | tuple[int, int]
     state_names: tuple[str, ...]
     action_names: tuple[str, ...]
     fps: int = 20
     robot_type: str = "panda"
     columns: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def image_shape(self) -> tuple[int, int]:
+        """(H, W) in pixels."""
+        return self.image_size if isinstance(self.image_size, tuple) else (self.image_size, self.image_size)
+
     def features(self) -> dict[str, dict[str, Any]]:
         """The `features` of info.json, without the video blocks that are known only once a video is written."""
-        size = [self.image_size, self.image_size, 3]
+        size = [*self.image_shape, 3]
         images = {
             camera_key(camera): {"dtype": "video", "shape": size, "names": ["height", "width", "channels"]}
             for camera in self.cameras
@@ -116,9 +121,8 @@ class Episode:
     def check(self, spec: DatasetSpec) -> None:
         """Raise ValueError unless shapes and types are those of `spec` and all numbers are finite."""
         t = len(self.images)
-        size = spec.image_size
         expected = {
-            "images": (self.images, np.uint8, (t, len(spec.cameras), size, size, 3)),
+            "images": (self.images, np.uint8, (t, len(spec.cameras), *spec.image_shape, 3)),
             "state": (self.state, np.float32, (t, len(spec.state_names))),
             "action": (self.action, np.float32, (t, len(spec.action_names))),
             "executed": (self.executed, np.float32, (t, len(spec.action_names))),

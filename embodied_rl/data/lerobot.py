@@ -107,7 +107,8 @@ def load(root: Path, cameras: Sequence[str] = (), fit: ImageFit | None = None) -
         images = open_frames(meta, _times(meta, table, lengths), starts, table[_ROW].to_numpy(), fit)
         words = _instructions(meta, table, starts)
         stamp = meta.info.get(NAMESPACE, {})
-        kept_for_success = "expert" in stamp and stamp.get("keep") != "all"  # `collect` keeps no others unless told
+        # `collect` keeps no others unless told, or where tasks report none.
+        kept_for_success = "expert" in stamp and stamp.get("keep") != "all" and stamp.get("has_success", True)
         success = np.array([kept_for_success or episode.success for episode in meta.episodes])
         return Demonstrations(
             images,

@@ -9,35 +9,53 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
-from embodied_rl.config.env import EnvConfig, EnvPoolConfig, GymnasiumConfig, ManiSkillConfig, MetaWorldConfig, one_env
+from embodied_rl.config.env import (
+    CustomEnvConfig,
+    EnvConfig,
+    EnvPoolConfig,
+    GymnasiumConfig,
+    ManiSkillConfig,
+    MetaWorldConfig,
+)
 from embodied_rl.config.suites import Suite, usual_env
 from embodied_rl.data.collect import Bench
 from embodied_rl.errors import UserError
 from embodied_rl.factory.backends import check_fits
 from embodied_rl.factory.demonstrations import hold_bench
-from embodied_rl.factory.made_for import trained_env
-from embodied_rl.factory.policies import open_policy
+from embodied_rl.factory.made_for import learned_in, need_control_rate, trained_env
+from embodied_rl.factory.policies import open_policy, policy_folder
 from embodied_rl.factory.suites import asked, load, open_tasks
-from embodied_rl.factory.view import View
+from embodied_rl.factory.view import View, view_of
+from embodied_rl.policies.checkpoints.folder import read_provenance
+from embodied_rl.policies.preprocessing.fit import fit_image
 from embodied_rl.rng import DecisionRng
 from embodied_rl.rollout.sampler import TaskStates
 from embodied_rl.sim.wrappers.forwarding import VecEnvWrapper
 from embodied_rl.types import Array, Observation
+from embodied_rl.utils.plugins import import_modules, imported
 from embodied_rl.vec_env import EnvInfo, VecEnv
 
 SCRIPTED = "scripted"
+DRAWN_SIZE = 64
+"""Height and width in pixels of images that are drawn at any size, unless told."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where demonstrations of a simulator are recorded, and who acts: 'scripted', or a checkpoint."""
+    """Where demonstrations of a simulator are recorded, and who acts: 'scripted', or a checkpoint.
+
+    image_size: None where the simulator shows its own images, which stay as they are. imports: modules of the user's,
+    which a worker process needs too.
+    """
 
     suite: str
     tasks: tuple[str, ...]
     env: EnvConfig
-    image_size: int
+    image_size: int | None
     expert: str
+    imports: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -45,14 +63,31 @@ def open_stage(stage: Stage) -> Iterator[Bench]:
     """One env with images and a state, and who acts in it.
 
     Raises:
-        UserError: The suite shows no images, or the policy does not fit it.
+        UserError: The suite does not show what demonstrations hold, or the policy does not fit it.
     """
-    view = View(image_size=stage.image_size, cameras=None, fit="pad")
+    import_modules(stage.imports)
+    view = View(own_units=True)
+    if stage.image_size is not None:
+        view = dataclasses.replace(view, image_size=stage.image_size, cameras=None, fit="pad")
     with open_tasks(load(stage.suite, stage.tasks, stage.env), stage.env, view) as env:
-        if not (env.info.cameras and env.info.proprio_dim):
-            raise UserError(f"collect records images and proprio, and suite '{stage.suite}' does not show both.")
+        _check_shown(env.info)
         seen = LastSeen(env)
-        yield Bench(seen, _scripted(seen) if stage.expert == SCRIPTED else _Teacher(stage.expert, seen))
+        yield Bench(seen, _scripted(seen) if stage.expert == SCRIPTED else _Teacher(stage, seen))
+
+
+def _check_shown(info: EnvInfo) -> None:
+    """UserError where something is missing that a policy of images learns from."""
+    is_gymnasium = info.backend == "gymnasium"
+    for there, what, advice in (
+        (info.cameras, "shows no images", ""),
+        (info.proprio_dim, "shows no proprio beside its images", "train the expert with --env.proprio KEY"),
+        (info.instructed, "says no instruction", "give one by --instruction TEXT"),
+    ):
+        if not there:
+            hint = f": {advice}" if advice and is_gymnasium else ""
+            raise UserError(
+                f"collect records images, proprio and an instruction, and suite '{info.suite}' {what}{hint}."
+            )
 
 
 class LastSeen(VecEnvWrapper):
@@ -75,10 +110,11 @@ class LastSeen(VecEnvWrapper):
 
 
 class _Chunks:
-    """Decides chunks of one episode, and gives their actions one by one."""
+    """Decides chunks of one episode, and gives their actions one by one, as the env takes them."""
 
     def __init__(self, policy: Any, env: LastSeen, seed: int) -> None:
         self._policy, self._env, self._seed = policy, env, seed
+        self._stretched = env.info.backend == "gymnasium" and not view_of(policy).own_units
         self._decisions = 0
         self._left: list[Array] = []
 
@@ -89,16 +125,25 @@ class _Chunks:
             seen = read_by(self._policy, self._env.seen())
             self._left = list(self._policy.act(seen, rng, "greedy").actions[0].cpu().numpy())
             self._decisions += 1
-        return self._left.pop(0)
+        action = self._left.pop(0)
+        if not self._stretched:
+            return action
+        low, high = (np.asarray(bound, np.float32) for bound in (self._env.info.action_low, self._env.info.action_high))
+        return (high + low) / 2 + (high - low) / 2 * action
 
 
 class _Teacher:
     """A policy of a checkpoint, in the episode that is in env 0 now."""
 
-    def __init__(self, checkpoint: str, env: LastSeen) -> None:
-        self._policy: Any = open_policy(checkpoint, "cpu")
-        self._env = env
-        check_fits(self._policy, shown_to(self._policy, env.info), checkpoint)
+    def __init__(self, stage: Stage, env: LastSeen) -> None:
+        policy: Any = open_policy(stage.expert, "cpu")
+        self._policy, self._env = policy, env
+        info = shown_to(policy, env.info)
+        if stage.image_size is None and view_of(policy).fit is not None:  # `read_by` resizes
+            info = dataclasses.replace(info, image_shape=(policy.config.image_size,) * 2)
+        check_fits(policy, info, stage.expert)
+        provenance = read_provenance(policy_folder(stage.expert))
+        need_control_rate(provenance, info.control_hz, stage.expert, getattr(policy, "unnorm_key", None))
 
     def __call__(self, task: str, seed: int) -> _Chunks:
         return _Chunks(self._policy, self._env, seed)
@@ -112,7 +157,11 @@ def shown_to(policy: Any, info: EnvInfo) -> EnvInfo:
 
 
 def read_by(policy: Any, seen: Observation) -> Observation:
-    """`seen` as `policy` reads it, see `shown_to`."""
+    """`seen` as `policy` reads it, see `shown_to`; images of another size than its own are resized."""
+    view = view_of(policy)
+    if view.fit is not None and tuple(seen.images.shape[2:4]) != (view.image_size, view.image_size):
+        fitted = [fit_image(image, view.image_size, view.fit) for image in seen.images[0].numpy()]
+        return dataclasses.replace(seen, images=torch.from_numpy(np.stack(fitted)[None]))
     if policy.architecture != "mlp" or seen.state is None or policy.config.observation_dim != seen.state.shape[1]:
         return seen
     return dataclasses.replace(seen, proprio=seen.proprio[:, :0])
@@ -140,26 +189,41 @@ def _scripted(env: LastSeen) -> Any:
     return begin
 
 
-def stage_of(suite: Suite, tasks: tuple[str, ...], image_size: int, expert: str) -> Stage:
-    """Where `expert` acts: with the controller that a policy was trained with; success ends an episode.
+def stage_of(suite: Suite, tasks: tuple[str, ...], image_size: int | None, expert: str) -> Stage:
+    """Where `expert` acts: with the env options that a policy was trained with; success ends an episode.
+
+    tasks: () means those that the policy was trained on, where the suite is too large to be run whole. image_size: of
+    simulators that draw at any size; None: 64.
 
     Raises:
-        UserError: The suite has no scripted expert, or its actions have units of their own.
+        UserError: The suite has no scripted expert, or shows images of a size of its own.
     """
     env = usual_env(suite.name, 1, "images")
-    if isinstance(env, GymnasiumConfig):
-        raise UserError("collect records no gymnasium envs: record them with LeRobot, and imitate its data set by sft.")
     if expert == SCRIPTED and not isinstance(env, MetaWorldConfig):
         raise UserError(
             f"suite '{suite.name}' has no scripted expert, which collect records: name a policy that acts with "
             "--expert CHECKPOINT."
         )
     trained = None if expert == SCRIPTED else trained_env(expert, suite.name)
+    learned: tuple[str, ...] = ()
+    if suite.example and expert != SCRIPTED:
+        learned = tuple(learned_in(read_provenance(policy_folder(expert)), suite.name).get("tasks", ()))
+    tasks = tasks or learned
+    if isinstance(env, GymnasiumConfig | CustomEnvConfig):
+        if image_size is not None:
+            raise UserError(
+                f"suite '{suite.name}' shows images of its own size, which stay so: leave --image-size out."
+            )
+        if isinstance(trained, GymnasiumConfig) and set(tasks) != set(learned):
+            trained = dataclasses.replace(trained, instruction=None)  # these have other words
+        if isinstance(trained, GymnasiumConfig | CustomEnvConfig):
+            env = trained
+        return Stage(suite.name, tasks, dataclasses.replace(env, num_envs=1, processes=None), None, expert, imported())
     if isinstance(env, ManiSkillConfig) and isinstance(trained, ManiSkillConfig):
         env = dataclasses.replace(env, control_mode=trained.control_mode)
     if isinstance(env, EnvPoolConfig):
         env = dataclasses.replace(env, reward_mode="success")
-    return Stage(suite.name, tasks, one_env(trained) if suite.is_custom and trained else env, image_size, expert)
+    return Stage(suite.name, tasks, env, image_size or DRAWN_SIZE, expert, imported())
 
 
 def describe_stage(stage: Stage) -> tuple[EnvInfo, TaskStates, TaskStates]:

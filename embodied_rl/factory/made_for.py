@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.config.env import EnvConfig
+from embodied_rl.config.env import AUTO, EnvConfig, GymnasiumConfig, ManiSkillConfig
 from embodied_rl.config.suites import suite_named
 from embodied_rl.config.train import kind_of, read_env
 from embodied_rl.errors import UserError
@@ -15,6 +16,11 @@ from embodied_rl.policies.checkpoints.hub import is_repository
 from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped
 from embodied_rl.utils.plugins import import_modules
 from embodied_rl.utils.words import same_rate
+
+COLLECTED = "collected"
+"""Of a checkpoint that imitates what `collect` recorded: env, tasks and imports of the collection."""
+_SHOWN = ("cameras", "proprio", "instruction", "control_hz")
+"""Options of gymnasium's envs that say what is shown."""
 
 
 def suite_of(checkpoint: str) -> str | None:
@@ -31,15 +37,48 @@ def suite_of(checkpoint: str) -> str | None:
 
 def import_modules_of(checkpoint: str | None) -> None:
     """Import the modules that a checkpoint on this disk was trained with (--import); UserError where one fails."""
-    imports_of = _provenance(checkpoint).get("config", {}).get("imports", [])
-    import_modules(imports_of, f"{checkpoint} was trained with --import")
+    provenance = _provenance(checkpoint)
+    imports = learned_in(provenance, provenance.get("suite", "")).get("imports", [])
+    import_modules(imports, f"{checkpoint} was trained with --import")
 
 
 def trained_env(checkpoint: str | None, suite: str) -> EnvConfig | None:
-    """The options of the envs that a checkpoint was trained in; None where that was another suite, or is not said."""
-    provenance = _provenance(checkpoint)
-    env = provenance.get("config", {}).get("env") if provenance.get("suite") == suite else None
+    """The options of the envs that a checkpoint was trained in, or its demonstrations were recorded in.
+
+    None where that was another suite, or is not said.
+    """
+    env = learned_in(_provenance(checkpoint), suite).get("env")
     return None if env is None else read_env(env, suite, f"{checkpoint}")
+
+
+def learned_in(provenance: Mapping[str, Any], suite: str) -> Mapping[str, Any]:
+    """What a checkpoint's provenance says of env, tasks and imports in `suite`: its run's, or its demonstrations'."""
+    if provenance.get("suite", "") != suite:
+        return {}
+    return provenance.get(COLLECTED) or provenance.get("config", {})
+
+
+def as_learned(env: EnvConfig, tasks: Sequence[str], checkpoint: str | None, suite: str) -> EnvConfig:
+    """`env`, where it leaves open what an action is or what is shown, as a checkpoint learned it.
+
+    What gymnasium's envs show is taken over for the same tasks only.
+
+    Raises:
+        UserError: `env` names another controller.
+    """
+    trained = trained_env(checkpoint, suite) if isinstance(env, ManiSkillConfig | GymnasiumConfig) else None
+    if isinstance(env, ManiSkillConfig) and isinstance(trained, ManiSkillConfig):
+        if AUTO not in (trained.control_mode, env.control_mode) and env.control_mode != trained.control_mode:
+            raise UserError(
+                f"{checkpoint} learned actions of the controller {trained.control_mode}, and --env.control-mode is "
+                f"{env.control_mode}: leave the option out."
+            )
+        return env if env.control_mode != AUTO else dataclasses.replace(env, control_mode=trained.control_mode)
+    if isinstance(env, GymnasiumConfig) and isinstance(trained, GymnasiumConfig):
+        if set(tasks) != set(learned_in(_provenance(checkpoint), suite).get("tasks", ())):
+            return env
+        return dataclasses.replace(env, **{name: getattr(env, name) or getattr(trained, name) for name in _SHOWN})
+    return env
 
 
 def simulator_for(checkpoint: str | None, suite: str) -> str:

@@ -1,4 +1,4 @@
-"""Records demonstrations with the scripted expert: plan, attempts in processes, the dataset."""
+"""Records demonstrations of an expert, scripted or a policy: plan, attempts in processes, the dataset."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from embodied_rl.config.collect import AUTO, CollectCommand
-from embodied_rl.config.env import MujocoConfig
+from embodied_rl.config.env import GymnasiumConfig, MujocoConfig
 from embodied_rl.config.suites import find_suite
+from embodied_rl.config.train import kind_of
 from embodied_rl.data import collect, writer
 from embodied_rl.data.layout import ACTION_NAMES, HAND_ACTION_NAMES, HAND_NAMES, PROPRIO_NAMES, DatasetSpec
 from embodied_rl.data.progress import ProgressBar
 from embodied_rl.errors import UserError, refuse_twice, suggest
 from embodied_rl.factory.demonstrations import hold_bench, open_bench
-from embodied_rl.factory.experts import SCRIPTED, describe_stage, hold_stage, stage_of
+from embodied_rl.factory.experts import DRAWN_SIZE, SCRIPTED, Stage, describe_stage, hold_stage, stage_of
 from embodied_rl.factory.premises import judge, require_train_states
 from embodied_rl.factory.scenes import announce_compilation, pick_render_quality
 from embodied_rl.factory.tasks import (
@@ -44,6 +45,7 @@ from embodied_rl.version import __version__
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from embodied_rl.config.env import EnvConfig
     from embodied_rl.config.suites import Suite
     from embodied_rl.data.collect import Attempt, Bench, Job
     from embodied_rl.factory.tasks import SuiteTask
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 
 ALL_SUITES = "tabletop"
 EXPECTED_SUCCESS = 0.95
+_DART_NOISE_RATE = 0.04
 
 
 def run(command: CollectCommand, line: str) -> bool:
@@ -79,6 +82,15 @@ def run(command: CollectCommand, line: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class _Names:
+    """What the numbers of proprio and of actions are called, and the robot."""
+
+    state: tuple[str, ...] = PROPRIO_NAMES
+    action: tuple[str, ...] = ACTION_NAMES
+    robot: str = "panda"
+
+
+@dataclass(frozen=True, slots=True)
 class _Source:
     """What is recorded: the initial states by task, and what opens a simulator with an expert in a worker process.
 
@@ -87,8 +99,7 @@ class _Source:
 
     info: EnvInfo
     states: TaskStates
-    state_names: tuple[str, ...]
-    action_names: tuple[str, ...]
+    names: _Names
     build: Callable[[], Bench]
     settings: dict[str, Any]
     split: str
@@ -101,17 +112,16 @@ def _collect(command: CollectCommand, line: str) -> bool:
     info, states, split, settings = source.info, source.states, source.split, source.settings
     console.print(
         f"{counted(len(states), 'task')} of {command.suite}; {info.simulator}; renderer {info.renderer}; "
-        f"{counted(len(info.cameras), 'camera')} of {command.image_size} pixels; {counted(command.workers, 'worker')}",
+        f"{counted(len(info.cameras), 'camera')} of {_size(info)} pixels; {counted(command.workers, 'worker')}",
         soft_wrap=True,
     )
     if stand_ins := settings.get("stand_in_files"):
         console.print(f"assets: {stand_in_words(stand_ins)}", soft_wrap=True)
     begun = writer.begin(command.out, settings)
     attempts = collect.plan(states, command.episodes_per_task, command.seed)
-    spec = DatasetSpec(
-        info.cameras, command.image_size, source.state_names, source.action_names, round(info.control_hz)
-    )
-    job = collect.Job(begun, spec, command.dart_noise_rate, _video_folder(command), command.keep == "all")
+    names, fps = source.names, max(1, round(info.control_hz))
+    spec = DatasetSpec(info.cameras, info.image_shape, names.state, names.action, fps, names.robot)
+    job = collect.Job(begun, spec, settings["dart_noise_rate"], _video_folder(command), command.keep == "all")
     try:
         _attempt(source.build, job, attempts, command.workers, console)
     except KeyboardInterrupt:
@@ -123,7 +133,7 @@ def _collect(command: CollectCommand, line: str) -> bool:
     failed = writer.stored(begun)[1]
     rows = collect.summary(attempts, failed)
     used = {} if split == "fresh" else collect.states_used(attempts)
-    _report(rows, failed, console)
+    _report(rows, failed, console, has_success=info.has_success)
     writer.finalize(command.out, spec, _run_info(settings, rows, failed, line) | {"train_states": used})
     kept = len(attempts) if job.keep_failures else sum(row["successes"] for row in rows)
     console.print(
@@ -134,13 +144,15 @@ def _collect(command: CollectCommand, line: str) -> bool:
 
 def _scenes(command: CollectCommand) -> _Source:
     """A built-in suite, or one of LIBERO's."""
-    if command.expert != SCRIPTED:
-        raise UserError(f"--expert: the scripted expert acts in {command.suite}; leave the option out.")
+    for name, usual in (("expert", SCRIPTED), ("cameras", ()), ("instruction", None)):
+        if getattr(command, name) != usual:
+            what = "the scripted expert acts" if name == "expert" else "the suite says it itself"
+            raise UserError(f"--{name}: {what} in {command.suite}; leave the option out.")
     tasks, split = _tasks(command), _split(command)
     info = _describe(tasks, command)
     states = {task.name: task.heldout_states if split == "heldout" else task.train_states for task in tasks}
     settings = _settings(command, tasks, info)
-    return _Source(info, states, PROPRIO_NAMES, ACTION_NAMES, partial(_bench, command), settings, split)
+    return _Source(info, states, _Names(), partial(_bench, command), settings, split)
 
 
 def _simulator(command: CollectCommand, table: Suite) -> _Source:
@@ -150,32 +162,65 @@ def _simulator(command: CollectCommand, table: Suite) -> _Source:
     if command.protocol != AUTO:
         raise UserError(f"--protocol is one of LIBERO's: it does not apply to suite '{command.suite}'.")
     split = "train" if command.split == AUTO else command.split
-    stage = stage_of(table, command.tasks, command.image_size, command.expert)
+    stage = _stage(command, table)
     info, train, heldout = describe_stage(stage)
-    if command.dart_noise_rate and not {*info.action_low, *info.action_high} <= {-1.0, 1.0}:
-        raise UserError("pushes are for actions in [-1, 1] that begin with the hand's way: add --dart-noise-rate 0.")
+    known, in_unit = stage.image_size is not None, {*info.action_low, *info.action_high} <= {-1.0, 1.0}
+    rate = command.dart_noise_rate
+    if rate is None:
+        rate = _DART_NOISE_RATE if known and in_unit else 0.0
+    if rate and not in_unit:
+        raise UserError(
+            "pushes are for actions in [-1, 1] that begin with the hand's way: leave --dart-noise-rate out."
+        )
     settings = _recorded(command, info) | {
+        "dart_noise_rate": rate,
         "tasks": list(train),
         "split": split,
         "protocol": NATIVE.name,
-        "env": dataclasses.asdict(stage.env),
+        "env": {"name": kind_of("env", stage.env)} | _shown_by(stage.env),
+        "imports": list(stage.imports),
+        "control_hz": info.control_hz,
+        "own_units": not (known and in_unit),
+        "has_success": info.has_success,
     }
     states = heldout if split == "heldout" else train
-    return _Source(info, states, *_names(info), partial(hold_stage, stage), settings, split)
+    return _Source(info, states, _names(info), partial(hold_stage, stage), settings, split)
 
 
-def _names(info: EnvInfo) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What the numbers of proprio and of actions are called."""
+def _stage(command: CollectCommand, table: Suite) -> Stage:
+    """Where it is recorded, with what the command says of a gymnasium env."""
+    stage = stage_of(table, command.tasks, command.image_size, command.expert)
+    said = {name: value for name in ("cameras", "instruction") if (value := getattr(command, name))}
+    if not said:
+        return stage
+    if not isinstance(stage.env, GymnasiumConfig):
+        raise UserError(f"--{next(iter(said))} is for gymnasium's envs: suite '{table.name}' says it itself.")
+    return dataclasses.replace(stage, env=dataclasses.replace(stage.env, **said))
+
+
+def _shown_by(env: EnvConfig) -> dict[str, Any]:
+    """Its options, without how many there are and where they run."""
+    return {name: value for name, value in dataclasses.asdict(env).items() if name not in ("num_envs", "processes")}
+
+
+def _names(info: EnvInfo) -> _Names:
+    """Those of a suite that shows images besides a state."""
     if info.backend == "metaworld":
-        return HAND_NAMES, HAND_ACTION_NAMES
+        return _Names(HAND_NAMES, HAND_ACTION_NAMES, "sawyer")
     like_libero = (info.proprio_dim, info.action_dim) == (len(PROPRIO_NAMES), len(ACTION_NAMES))
     if like_libero and info.backend == "maniskill":
-        return PROPRIO_NAMES, ACTION_NAMES
+        return _Names()
     state, action = (
         tuple(f"{name}_{k}" for k in range(count))
         for name, count in (("state", info.proprio_dim), ("action", info.action_dim))
     )
-    return state, action
+    return _Names(state, action, "unknown")
+
+
+def _size(info: EnvInfo) -> int | str:
+    """Of the images, in pixels: one number of squares."""
+    height, width = info.image_shape
+    return height if height == width else f"{height} x {width}"
 
 
 def _is_libero(command: CollectCommand) -> bool:
@@ -227,13 +272,14 @@ def _tasks(command: CollectCommand) -> list[SuiteTask]:
 
 def _describe(tasks: Sequence[SuiteTask], command: CollectCommand) -> EnvInfo:
     announce_compilation()
-    with open_bench(tasks, _env_config(command), _protocol(command), command.image_size) as bench:
+    with open_bench(tasks, _env_config(command), _protocol(command), command.image_size or DRAWN_SIZE) as bench:
         return bench.env.info
 
 
 def _bench(command: CollectCommand) -> Bench:
     """What a worker process runs on."""
-    return hold_bench(open_bench(_tasks(command), _env_config(command), _protocol(command), command.image_size))
+    size = command.image_size or DRAWN_SIZE
+    return hold_bench(open_bench(_tasks(command), _env_config(command), _protocol(command), size))
 
 
 def _env_config(command: CollectCommand) -> MujocoConfig:
@@ -280,9 +326,9 @@ def _recorded(command: CollectCommand, info: EnvInfo) -> dict[str, Any]:
     return {
         "suite": command.suite,
         "episodes_per_task": command.episodes_per_task,
-        "dart_noise_rate": command.dart_noise_rate,
+        "dart_noise_rate": _DART_NOISE_RATE if command.dart_noise_rate is None else command.dart_noise_rate,
         "seed": command.seed,
-        "image_size": command.image_size,
+        "image_size": _size(info),
         "cameras": list(info.cameras),
         "simulator": info.simulator,
         "renderer": info.renderer,
@@ -313,8 +359,10 @@ def _video_folder(command: CollectCommand) -> Path | None:
     return folder
 
 
-def _report(rows: list[dict[str, Any]], failed: dict[int, str], console: Console) -> None:
-    table = Table("task", "success", "rate")
+def _report(rows: list[dict[str, Any]], failed: dict[int, str], console: Console, *, has_success: bool) -> None:
+    if not has_success:
+        console.print("the tasks report no success: every episode that ran to its end is kept", soft_wrap=True)
+    table = Table("task", "success" if has_success else "ran to its end", "rate")
     for row in rows:
         rate = row["successes"] / row["attempts"]
         mark = "" if rate >= EXPECTED_SUCCESS else f"  (below {EXPECTED_SUCCESS:.0%})"

@@ -19,7 +19,7 @@ from embodied_rl.evaluation.benchmark import interleaved, run_missing
 from embodied_rl.evaluation.overlap import Overlap, overlap, trained_states
 from embodied_rl.evaluation.results_log import EpisodeOutcome, EpisodeResultsLog
 from embodied_rl.factory.backends import check_fits, check_observes, observes
-from embodied_rl.factory.made_for import need_control_rate
+from embodied_rl.factory.made_for import as_learned, learned_in, need_control_rate
 from embodied_rl.factory.policies import open_policy, policy_folder, policy_info
 from embodied_rl.factory.premises import failed_premises
 from embodied_rl.factory.scenes import pick_renderer
@@ -110,22 +110,25 @@ def make_plan(benchmark: str, command: BenchmarkCommand, console: Console) -> Ev
 
 
 def _as_trained(command: BenchmarkCommand, suite: str) -> BenchmarkCommand:
-    """`command` with the tasks, the controller and the reward mode of the checkpoint's training, where it names none.
+    """`command` with the tasks, the controller, the view and the reward mode of the training, where it names none.
 
     Of suites that are too large to be run whole; the discount is the training's where the reward is.
+
+    Raises:
+        UserError: The command names another controller than the checkpoint learned with.
     """
     if not suite_named(suite).example:
         return command
     provenance = read_provenance(policy_folder(command.checkpoint))
     if provenance.get("suite") != suite:
         return command
-    trained, env = provenance.get("config", {}), command.env
-    before = current_env(trained.get("env", {}), suite, "provenance")
-    kept = {name: before[name] for name in ("control_mode", "reward_mode") if name in before and hasattr(env, name)}
+    tasks = command.tasks or tuple(learned_in(provenance, suite).get("tasks", ()))
+    env = as_learned(command.env, tasks, command.checkpoint, suite)
+    before = current_env(provenance.get("config", {}).get("env", {}), suite, "provenance")
+    kept = {"reward_mode": before["reward_mode"]} if "reward_mode" in before and hasattr(env, "reward_mode") else {}
     if isinstance(env, EnvPoolConfig) and env.reward_mode in POTENTIALS:
         kept["reward_gamma"] = before.get("reward_gamma")
     missing = {name: value for name, value in kept.items() if getattr(env, name) in (AUTO, None)}
-    tasks = command.tasks or tuple(trained.get("tasks", ()))
     return dataclasses.replace(command, tasks=tasks, env=dataclasses.replace(env, **missing))
 
 

@@ -191,7 +191,7 @@ def _store(
     recording: RecordingFile, episodes: Sequence[RecordedEpisode], partial: Path, spec: DatasetSpec, place: _Place
 ) -> None:
     """Read the pictures once, in order, and store each episode as soon as it has all of its."""
-    size, cameras = spec.image_size, spec.cameras
+    size, cameras = spec.image_shape[0], spec.cameras
     wanted: dict[Image, list[tuple[int, int, int]]] = {}
     for index, episode in enumerate(episodes):
         for row, pictures in enumerate(episode.images(cameras)):

@@ -14,6 +14,7 @@ from embodied_rl.config.sft import SftCommand, weighted_data
 from embodied_rl.data import lerobot
 from embodied_rl.data.actions import fit_actions
 from embodied_rl.data.frames import Frames, ImageFit
+from embodied_rl.data.layout import NAMESPACE
 from embodied_rl.data.lerobot import Demonstrations
 from embodied_rl.data.metadata import describe_left_out, read_metadata, short_name
 from embodied_rl.errors import UserError, suggest
@@ -266,8 +267,15 @@ def _named_cameras(command: SftCommand, folders: Sequence[Path]) -> list[list[tu
 
 
 def _ordered(folder: Path) -> list[str]:
-    """The cameras of a data set, the arm's own last; UserError where their names do not say the order."""
-    found = [short_name(camera) for camera in read_metadata(folder).cameras]
+    """The cameras of a data set, in the order in which `collect` saw them, or the arm's own last.
+
+    Raises:
+        UserError: Nothing says the order.
+    """
+    meta = read_metadata(folder)
+    found, stamp = [short_name(camera) for camera in meta.cameras], meta.info.get(NAMESPACE, {})
+    if "expert" in stamp and sorted(stamp.get("cameras", ())) == sorted(found):
+        return list(stamp["cameras"])
     if len(found) > 1 and (len(found) > 2 or sum(map(_on_arm, found)) != 1):
         raise UserError(
             f"{folder} has the cameras {', '.join(found)}, the simulator {', '.join(CAMERAS)}: name those to "
@@ -282,8 +290,11 @@ def _on_arm(camera: str) -> bool:
 
 def _control_rate(command: SftCommand, name: str, data: Demonstrations, console: Console) -> float:
     """The rate in Hz at which the demonstrator acted; UserError where it is not the simulator's and nobody says so."""
-    said = float(data.info["fps"])
+    said = float(data.source.get("control_hz", data.info["fps"]))  # `collect` knows a fraction too
     rate = said if command.fps is None else command.fps
+    if command.fps is None and "control_hz" in data.source:
+        console.print(f"{rate:g} actions a second, as {data.source['suite']}", soft_wrap=True)
+        return rate
     same = same_rate(rate, CONTROL_HZ)
     if not same and command.fps is None and not data.own_units:
         raise UserError(

@@ -27,7 +27,7 @@ from embodied_rl.evaluation.overlap import Overlap, join_states, overlap
 from embodied_rl.factory.custom import TaskEnv, refuse_reward
 from embodied_rl.factory.fresh_states import with_fresh_states
 from embodied_rl.factory.info import machine_info, simulator_info, versions
-from embodied_rl.factory.made_for import need_control_rate
+from embodied_rl.factory.made_for import as_learned, need_control_rate
 from embodied_rl.factory.premises import left_out_states, require_train_states
 from embodied_rl.factory.run_config import envs_of_rank, new_view, resolve, with_step_discount
 from embodied_rl.factory.scenes import pick_renderer
@@ -209,7 +209,10 @@ def open_run(config: TrainConfig, overrides: Overrides, console: Console, *, res
 
 
 def _tasks(config: TrainConfig, overrides: Overrides, *, resumed: bool) -> tuple[TrainConfig, Tasks]:
-    """The tasks that the config names or that are given, and the config with the options of their simulator."""
+    """The tasks that the config names or that are given, and the config with the options of their simulator.
+
+    Those that a new run leaves open are as its checkpoint learned.
+    """
     if overrides.env is not None:
         refuse_reward(config.env, "the simulator that was passed")
         config = dataclasses.replace(
@@ -217,6 +220,9 @@ def _tasks(config: TrainConfig, overrides: Overrides, *, resumed: bool) -> tuple
         )
         return config, opened_by_user(overrides.env)
     config = with_step_discount(config, resumed=resumed)
+    if not resumed:
+        begun = getattr(config.policy, "checkpoint", None)
+        config = dataclasses.replace(config, env=as_learned(config.env, config.tasks, begun, config.suite))
     return config, load(config.suite, config.tasks, config.env)
 
 

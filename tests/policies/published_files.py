@@ -171,6 +171,46 @@ def write_folder(folder: Path, state: dict[str, Tensor], *, shards: int = 2) -> 
     build_word_tokenizer(INSTRUCTIONS, VOCAB - 256).save(str(folder / "tokenizer.json"))
 
 
+def oft_head() -> dict[str, Tensor]:
+    """openvla-oft's L1 head, named as its code names it."""
+    wide, generator = 7 * DIM, torch.Generator().manual_seed(5)
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.layer_norm1.weight": (wide,),
+        "model.layer_norm1.bias": (wide,),
+        "model.fc1.weight": (DIM, wide),
+        "model.fc1.bias": (DIM,),
+        "model.layer_norm2.weight": (DIM,),
+        "model.layer_norm2.bias": (DIM,),
+        "model.fc2.weight": (7, DIM),
+        "model.fc2.bias": (7,),
+    }
+    for block in (0, 1):
+        stem = f"model.mlp_resnet_blocks.{block}.ffn"
+        shapes |= {
+            f"{stem}.0.weight": (DIM,),
+            f"{stem}.0.bias": (DIM,),
+            f"{stem}.1.weight": (DIM, DIM),
+            f"{stem}.1.bias": (DIM,),
+        }
+    return {name: torch.randn(shape, generator=generator) * 0.2 for name, shape in shapes.items()}
+
+
+def oft_proprio() -> dict[str, Tensor]:
+    """openvla-oft's projection of the state."""
+    generator = torch.Generator().manual_seed(6)
+    shapes = {"fc1.weight": (DIM, 8), "fc1.bias": (DIM,), "fc2.weight": (DIM, DIM), "fc2.bias": (DIM,)}
+    return {name: torch.randn(shape, generator=generator) * 0.2 for name, shape in shapes.items()}
+
+
+def write_oft_folder(folder: Path, parts: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
+    """A checkpoint of OpenVLA-OFT: OpenVLA's with files beside it; returns the tensors of the former."""
+    state = published_state(originals())
+    write_folder(folder, state)
+    for part, tensors in parts.items():
+        torch.save(tensors, folder / f"{part}--150000_checkpoint.pt")
+    return state
+
+
 def write_json(path: Path, data: Any) -> None:
     """Compact, as others may write it."""
     path.write_text(json.dumps(data))

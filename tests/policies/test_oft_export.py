@@ -24,10 +24,12 @@ from tests.policies.published_files import (
     INSTRUCTIONS,
     SIZE,
     STATISTICS,
+    oft_head,
+    oft_proprio,
     originals,
     published_state,
     tiny_7b,
-    write_folder,
+    write_oft_folder,
 )
 
 KEY = "libero_spatial_no_noops"
@@ -42,36 +44,6 @@ def _small_towers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _options(variant: Variant) -> LoadOptions:
     return LoadOptions(architecture="openvla_oft", unnorm_key=KEY, variant=variant)
-
-
-def _head() -> dict[str, Tensor]:
-    """openvla-oft's L1 head, named as its code names it."""
-    wide, generator = 7 * DIM, torch.Generator().manual_seed(5)
-    shapes: dict[str, tuple[int, ...]] = {
-        "model.layer_norm1.weight": (wide,),
-        "model.layer_norm1.bias": (wide,),
-        "model.fc1.weight": (DIM, wide),
-        "model.fc1.bias": (DIM,),
-        "model.layer_norm2.weight": (DIM,),
-        "model.layer_norm2.bias": (DIM,),
-        "model.fc2.weight": (7, DIM),
-        "model.fc2.bias": (7,),
-    }
-    for block in (0, 1):
-        stem = f"model.mlp_resnet_blocks.{block}.ffn"
-        shapes |= {
-            f"{stem}.0.weight": (DIM,),
-            f"{stem}.0.bias": (DIM,),
-            f"{stem}.1.weight": (DIM, DIM),
-            f"{stem}.1.bias": (DIM,),
-        }
-    return {name: torch.randn(shape, generator=generator) * 0.2 for name, shape in shapes.items()}
-
-
-def _proprio() -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(6)
-    shapes = {"fc1.weight": (DIM, 8), "fc1.bias": (DIM,), "fc2.weight": (DIM, DIM), "fc2.bias": (DIM,)}
-    return {name: torch.randn(shape, generator=generator) * 0.2 for name, shape in shapes.items()}
 
 
 def _film(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -105,14 +77,6 @@ def _film(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor
     return file, plain
 
 
-def _write(folder: Path, parts: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
-    state = published_state(originals())
-    write_folder(folder, state)
-    for part, tensors in parts.items():
-        torch.save(tensors, folder / f"{part}--150000_checkpoint.pt")
-    return state
-
-
 def _observation(policy: OpenVLAOFTPolicy) -> Observation:
     generator, cameras = np.random.default_rng(0), policy.config.num_cameras
     images = generator.integers(0, 256, (3, cameras, SIZE, SIZE, 3), dtype=np.uint8)
@@ -134,8 +98,8 @@ def _matches_reference(policy: OpenVLAOFTPolicy) -> None:
 
 
 def test_official_checkpoint_with_proprio_wrist_and_l1_head(tmp_path: Path) -> None:
-    head, proprio = _head(), _proprio()
-    _write(
+    head, proprio = oft_head(), oft_proprio()
+    write_oft_folder(
         tmp_path / "ck",
         {"action_head": {f"module.{name}": tensor for name, tensor in head.items()}, "proprio_projector": proprio},
     )
@@ -155,7 +119,7 @@ def test_official_checkpoint_with_proprio_wrist_and_l1_head(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("name", "stop"), [("simplevla", 2), ("rlinf", None)])
 def test_discrete_variants(tmp_path: Path, name: str, stop: int | None) -> None:
-    _write(tmp_path / "ck", {})
+    write_oft_folder(tmp_path / "ck", {})
     policy = _load(tmp_path / "ck", replace(VARIANTS[name], center_crop=None))
     assert (policy.config.head, policy.config.stop_token, policy.config.use_proprio) == ("tokens", stop, False)
     assert _load(tmp_path / "ck", VARIANTS[name]).config.center_crop == 0.9
@@ -164,7 +128,9 @@ def test_discrete_variants(tmp_path: Path, name: str, stop: int | None) -> None:
 
 def test_film_checkpoint_is_unwrapped_and_merged(tmp_path: Path) -> None:
     file, plain = _film(published_state(originals()))
-    _write(tmp_path / "ck", {"action_head": _head(), "proprio_projector": _proprio(), "vision_backbone": file})
+    write_oft_folder(
+        tmp_path / "ck", {"action_head": oft_head(), "proprio_projector": oft_proprio(), "vision_backbone": file}
+    )
     policy = _load(tmp_path / "ck", replace(OFFICIAL, film=True))
     loaded = policy.model.state_dict()
     for name, tensor in plain.items():
@@ -174,10 +140,10 @@ def test_film_checkpoint_is_unwrapped_and_merged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("film", [False, True])
 def test_save_load_save_is_bit_identical(tmp_path: Path, film: bool) -> None:
-    parts: dict[str, dict[str, Tensor]] = {"action_head": _head(), "proprio_projector": _proprio()}
+    parts: dict[str, dict[str, Tensor]] = {"action_head": oft_head(), "proprio_projector": oft_proprio()}
     if film:
         parts["vision_backbone"] = _film(published_state(originals()))[0]
-    _write(tmp_path / "ck", parts)
+    write_oft_folder(tmp_path / "ck", parts)
     policy = _load(tmp_path / "ck", replace(OFFICIAL, film=film))
     export_policy(policy, tmp_path / "a", {}, None)
     again = load_policy(tmp_path / "a")
@@ -189,7 +155,7 @@ def test_save_load_save_is_bit_identical(tmp_path: Path, film: bool) -> None:
     for one, two in zip(policy.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, two)
     head = torch.load(tmp_path / "a" / "action_head--latest_checkpoint.pt", weights_only=True)
-    assert head.keys() == _head().keys()
+    assert head.keys() == oft_head().keys()
     if film:
         written = torch.load(tmp_path / "a" / "vision_backbone--latest_checkpoint.pt", weights_only=True)
         assert {f"module.{name}" for name in written} == parts["vision_backbone"].keys()
@@ -207,13 +173,13 @@ def test_save_load_save_is_bit_identical(tmp_path: Path, film: bool) -> None:
     ],
 )
 def test_parts_that_do_not_fit_the_variant(tmp_path: Path, parts: Any, variant: Variant, message: str) -> None:
-    _write(tmp_path / "ck", parts)
+    write_oft_folder(tmp_path / "ck", parts)
     with pytest.raises(UserError, match=message):
         _load(tmp_path / "ck", variant)
 
 
 def test_parts_that_are_damaged_or_doubled(tmp_path: Path) -> None:
-    _write(tmp_path / "ck", {"action_head": _head(), "proprio_projector": _proprio()})
+    write_oft_folder(tmp_path / "ck", {"action_head": oft_head(), "proprio_projector": oft_proprio()})
     file = tmp_path / "ck" / "action_head--150000_checkpoint.pt"
     (tmp_path / "ck" / "action_head--50000_checkpoint.pt").write_bytes(file.read_bytes())
     with pytest.raises(UserError, match="has 2 files action_head--"):
@@ -225,7 +191,7 @@ def test_parts_that_are_damaged_or_doubled(tmp_path: Path) -> None:
 
 
 def test_a_pickle_with_code_is_not_run(tmp_path: Path) -> None:
-    _write(tmp_path / "ck", {"proprio_projector": _proprio()})
+    write_oft_folder(tmp_path / "ck", {"proprio_projector": oft_proprio()})
 
     class Bad:
         def __reduce__(self) -> Any:
@@ -238,7 +204,7 @@ def test_a_pickle_with_code_is_not_run(tmp_path: Path) -> None:
 
 
 def test_exports_say_themselves_how_they_decode(tmp_path: Path) -> None:
-    _write(tmp_path / "ck", {})
+    write_oft_folder(tmp_path / "ck", {})
     policy = _load(tmp_path / "ck", VARIANTS["rlinf"])
     policy.temperature = 1.6
     export_policy(policy, tmp_path / "out", {}, None)

@@ -23,13 +23,15 @@ SPEC = DatasetSpec(("front",), 16, ("x",), ("dx", "gripper"))
 # A point on a line: the expert drives x to 0; state 7 is out of reach, state 9 kills the process.
 FAKE_SIMULATOR = """
 import os
+from types import SimpleNamespace
 import numpy as np
 import torch
 from embodied_rl.data.collect import Bench
 from embodied_rl.types import ChunkResult, Observation
 
 class Line:
-    num_envs, info = 1, None
+    num_envs = 1
+    info = SimpleNamespace(action_low=(-1.0, -1.0), action_high=(1.0, 1.0), has_success=True)
     def reset(self, envs, episodes):
         if episodes[0].init_state == 9 and not os.environ.get("FAKE_HEALED"):
             os._exit(1)

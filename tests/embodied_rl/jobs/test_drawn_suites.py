@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+import yaml
+from rich.console import Console
 
 from embodied_rl.api import make_vec_env
 from embodied_rl.cli import main
@@ -24,11 +26,14 @@ from embodied_rl.factory.policies import save_policy
 from embodied_rl.factory.suites import load as load_tasks
 from embodied_rl.factory.suites import open_tasks
 from embodied_rl.factory.view import View
+from embodied_rl.jobs.eval_request import BenchmarkCommand
+from embodied_rl.jobs.evaluation_setup import make_plan
 from embodied_rl.policies.mlp.checkpoint import fresh
 from tests.sim.metaworld.there import needs_metaworld
 from tests.sim.optional import needs
 
 REACH = "metaworld/reach-v3"
+PUSH = ["--task", "PushCube-v1"]
 SMALL = ["--env.num-envs", "2", "--rollout.episodes-per-iteration", "2", "--evaluation.states-per-task", "1"]
 
 
@@ -126,15 +131,51 @@ def test_a_teachers_controller_is_its_trainings(tmp_path: Path) -> None:
     folder = tmp_path / "p"
     trained = {"suite": "maniskill", "config": {"env": {"name": "maniskill", "control_mode": "pd_ee_delta_pos"}}}
     save_policy(fresh(MLPConfig(), 35, 4, seed=0), folder, trained)
-    env = stage_of(SUITES["maniskill"], ("PushCube-v1",), 64, str(folder)).env
+    env = stage_of(SUITES["maniskill"], ("PushCube-v1",), None, str(folder)).env
     assert env == ManiSkillConfig(num_envs=1, reward_mode="success", control_mode="pd_ee_delta_pos")
+
+
+@needs("mani_skill")
+@pytest.mark.process
+def test_imitation_in_maniskill_keeps_the_controller_of_the_demonstrations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """train and eval take it from the checkpoint, and refuse another."""
+    teacher, out, start = tmp_path / "teacher", tmp_path / "demos", tmp_path / "start"
+    env = {"name": "maniskill", "control_mode": "pd_ee_delta_pos"}
+    save_policy(fresh(MLPConfig(), 35, 4, seed=0), teacher, {"suite": "maniskill", "config": {"env": env}})
+    words = ["collect", "maniskill", *PUSH, "--expert", str(teacher), "--keep", "all", "--workers", "1"]
+    assert main([*words, "--episodes-per-task", "1", "--out", str(out)]) == 0
+    info = json.loads((out / "meta/info.json").read_text())
+    assert info["embodied_rl"]["env"]["control_mode"] == "pd_ee_delta_pos"
+    del info["embodied_rl"]["keep"]  # as if it had succeeded
+    (out / "meta/info.json").write_text(json.dumps(info))
+    sft = ["sft", str(out), "--policy", "openvla", "--steps", "1", "--batch-size", "2", "--val-samples", "1"]
+    assert main([*sft, "--threads", "1", "--out", str(start)]) == 0
+    run = tmp_path / "run"
+    train = ["train", "maniskill", *PUSH, "--policy", "openvla", "--policy.checkpoint", str(start), "--videos", "0"]
+    evaluate = ["eval", "maniskill", "--checkpoint", str(start)]
+    other = ["--env.control-mode", "libero", "--output", str(tmp_path / "other")]
+    for command in (train, evaluate):
+        told = said(capsys, [*command, *other])
+        assert "learned actions of the controller pd_ee_delta_pos, and --env.control-mode is libero" in told
+    assert main([*train, *SMALL, "--iterations", "1", "--output", str(run)]) == 0
+    assert yaml.safe_load((run / "config.yaml").read_text())["env"]["control_mode"] == "pd_ee_delta_pos"
+    asked = BenchmarkCommand(checkpoint=str(start), suite="maniskill", env=ManiSkillConfig(num_envs=1))
+    plan = make_plan("maniskill", asked, Console(quiet=True)).command
+    assert plan.env == ManiSkillConfig(num_envs=1, control_mode="pd_ee_delta_pos")
+    assert plan.tasks == ("PushCube-v1",)
 
 
 def test_who_has_no_expert_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     push = ["collect", "maniskill", "--task", "PushCube-v1", "--out", "x"]
     assert "'maniskill' has no scripted expert, which collect records: name a policy" in said(capsys, push)
     gymnasium = ["collect", "gymnasium", "--task", "Pendulum-v1", "--out", "x"]
-    assert "collect records no gymnasium envs" in said(capsys, gymnasium)
+    assert "'gymnasium' has no scripted expert, which collect records: name a policy" in said(capsys, gymnasium)
+    for option in ("--cameras", "--instruction"):
+        assert f"{option} is for gymnasium's envs" in said(
+            capsys, ["collect", "metaworld", *gymnasium[2:], option, "a"]
+        )
     assert "maniskill has no fresh initial states" in said(capsys, [*push, "--split", "fresh"])
     tabletop = ["collect", "tabletop_goal", "--out", "x", "--expert", "runs/a"]
     assert "--expert: the scripted expert acts in tabletop_goal" in said(capsys, tabletop)
