@@ -85,9 +85,7 @@ def _check_shown(info: EnvInfo) -> None:
     ):
         if not there:
             hint = f": {advice}" if advice and is_gymnasium else ""
-            raise UserError(
-                f"collect records images, proprio and an instruction, and suite '{info.suite}' {what}{hint}."
-            )
+            raise UserError(f"suite '{info.suite}' {what}, which collect records{hint}.")
 
 
 class LastSeen(VecEnvWrapper):

@@ -147,7 +147,7 @@ def test_explain_compares_its_options(run: Path) -> None:
     ("words", "said"),
     [
         ("collect point --out demos", "suite 'point' has no scripted expert, which collect records"),
-        ("collect point --expert RUN --out demos", "and suite 'point' shows no images."),
+        ("collect point --expert RUN --out demos", "suite 'point' shows no images, which collect records."),
         ("plan point --policy linear", "plan is for policies that see images"),
         ("serve RUN --port 0", "serve answers with the built-in policies, and "),
         ("export --checkpoint RUN --out exported", "a custom policy has no published layout"),

@@ -204,12 +204,16 @@ def still(folder: Path, task: str, reads: int = 14) -> str:
 @pytest.mark.parametrize(
     ("entry", "words", "expected"),
     [
-        (NoWords, (), "suite 'gymnasium' says no instruction: give one by --instruction TEXT."),
+        (NoWords, (), "suite 'gymnasium' says no instruction, which collect records: give one by --instruction TEXT."),
         (NoWords, ("--cameras", "front"), "the observation has no such image; it has top, wrist"),
         (NoWords, ("--image-size", "64"), "shows images of its own size, which stay so: leave --image-size out."),
         (NoWords, ("--split", "fresh"), "gymnasium has no fresh initial states"),
-        (NoImages, (), "suite 'gymnasium' shows no images."),
-        (NoProprio, (), "shows no proprio beside its images: train the expert with --env.proprio KEY."),
+        (NoImages, (), "suite 'gymnasium' shows no images, which collect records."),
+        (
+            NoProprio,
+            (),
+            "no proprio beside its images, which collect records: train the expert with --env.proprio KEY.",
+        ),
     ],
 )
 def test_what_an_env_does_not_show_is_refused_by_name(
