@@ -80,7 +80,8 @@ class DatasetSpec:
     @property
     def image_shape(self) -> tuple[int, int]:
         """(H, W) in pixels."""
-        return self.image_size if isinstance(self.image_size, tuple) else (self.image_size, self.image_size)
+        height, width = (self.image_size,) * 2 if isinstance(self.image_size, int) else self.image_size
+        return height, width
 
     def features(self) -> dict[str, dict[str, Any]]:
         """The `features` of info.json, without the video blocks that are known only once a video is written."""

@@ -17,8 +17,6 @@ from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped
 from embodied_rl.utils.plugins import import_modules
 from embodied_rl.utils.words import same_rate
 
-COLLECTED = "collected"
-"""Of a checkpoint that imitates what `collect` recorded: env, tasks and imports of the collection."""
 _SHOWN = ("cameras", "proprio", "instruction", "control_hz")
 """Options of gymnasium's envs that say what is shown."""
 
@@ -52,10 +50,20 @@ def trained_env(checkpoint: str | None, suite: str) -> EnvConfig | None:
 
 
 def learned_in(provenance: Mapping[str, Any], suite: str) -> Mapping[str, Any]:
-    """What a checkpoint's provenance says of env, tasks and imports in `suite`: its run's, or its demonstrations'."""
+    """Env, tasks and imports of a checkpoint's run in `suite`, or of the collection that it imitates; {} elsewhere."""
     if provenance.get("suite", "") != suite:
         return {}
-    return provenance.get(COLLECTED) or provenance.get("config", {})
+    sets = provenance.get("datasets") or [provenance.get("dataset", {})]
+    first, *others = (each.get("collected") or {} for each in sets)
+    if "env" not in first:
+        return provenance.get("config", {})
+    if any(other.get("env") != first["env"] for other in others):
+        return {}
+    env = first["env"]
+    if "name" not in env:  # a stamp of before: the simulator was the one that shows images
+        env = {"name": suite_named(suite).simulator("images"), **env}
+    tasks = {name.partition("/")[2] or name: None for stamp in (first, *others) for name in stamp["tasks"]}
+    return {"env": env, "tasks": tuple(tasks), "imports": first.get("imports", ())}
 
 
 def as_learned(env: EnvConfig, tasks: Sequence[str], checkpoint: str | None, suite: str) -> EnvConfig:

@@ -14,14 +14,12 @@ import torch
 from embodied_rl.config.policies import CUSTOM
 from embodied_rl.config.register import CUSTOM_POLICIES
 from embodied_rl.config.sft import SftCommand
-from embodied_rl.config.suites import suite_named
 from embodied_rl.data.chunks import Targets, split
 from embodied_rl.data.frames import ImageFit
 from embodied_rl.data.mixture import Mixture, Part
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.overlap import TRAINED_STATES, demonstrated_states, join_states, trained_states
 from embodied_rl.factory.custom import new_for_data
-from embodied_rl.factory.made_for import COLLECTED
 from embodied_rl.factory.policies import FAMILIES, PublishedOptions, load_weights, policy_folder, save_policy
 from embodied_rl.jobs.sft_data import Source, data_info, fingerprints, open_sources, requests
 from embodied_rl.policies.checkpoints.folder import read_provenance
@@ -312,7 +310,6 @@ def _provenance(command: SftCommand, start: _Start, sources: Sequence[Source], l
         "config": command.identity() | own,
         "dataset": first.describe(),
         **several,
-        **_collected(sources),
         **start.describe(),
         "cameras": first.data.camera_names,
         "control_hz": first.control_hz,
@@ -320,18 +317,6 @@ def _provenance(command: SftCommand, start: _Start, sources: Sequence[Source], l
         **said,
         **({} if states is None else {TRAINED_STATES: states}),
     }
-
-
-def _collected(sources: Sequence[Source]) -> dict[str, Any]:
-    """Where `collect` recorded the demonstrations, if all of them in one env; train and eval act as was done there."""
-    stamps = [source.data.source for source in sources]
-    first = stamps[0]
-    if "env" not in first or any(stamp.get(name) != first[name] for stamp in stamps for name in ("suite", "env")):
-        return {}
-    # Before, a stamp did not name the simulator, which was the one that shows images.
-    env = {"name": suite_named(first["suite"]).simulator("images")} | first["env"]
-    tasks = {name.partition("/")[2] or name: None for stamp in stamps for name in stamp["tasks"]}
-    return {COLLECTED: {"env": env, "tasks": list(tasks), "imports": first.get("imports", [])}}
 
 
 def _trained_states(start: _Start, sources: Sequence[Source]) -> dict[str, list[int]] | None:

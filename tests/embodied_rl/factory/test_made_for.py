@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import pytest
 
 from embodied_rl.cli.eval import EVALUATED, QUICK, _on_its_suite
 from embodied_rl.cli.select import select
+from embodied_rl.config.env import EnvConfig, GymnasiumConfig, ManiSkillConfig
 from embodied_rl.errors import UserError
-from embodied_rl.factory.made_for import is_published_format, suite_of
+from embodied_rl.factory.made_for import as_learned, is_published_format, learned_in, suite_of, trained_env
 from tests.sim.libero.exported_tasks import NAME, OTHER, install_fake
 
 
@@ -39,6 +41,60 @@ def test_the_suite_stands_in_the_provenance(tmp_path: Path) -> None:
     assert suite_of("shipped:libero_object") == "libero_object"
     assert suite_of("owner/name") is None
     assert suite_of(str(tmp_path / "no such")) is None
+
+
+def _learned(folder: Path, suite: str, *envs: dict[str, object]) -> str:
+    """A policy that imitates a data set of each of `envs`."""
+    stamps = [{"env": env, "tasks": [f"{suite}/Task-v{k}"]} for k, env in enumerate(envs)]
+    sets = [{"collected": stamp} for stamp in stamps]
+    about = {"dataset": sets[0], **({"datasets": sets} if len(sets) > 1 else {})}
+    path = _policy(folder, suite)
+    (path / "provenance.json").write_text(json.dumps({"suite": suite, "config": {"steps": 2000}, **about}))
+    return str(path)
+
+
+def test_imitation_learned_where_its_demonstrations_were_recorded(tmp_path: Path) -> None:
+    tops = {"name": "gymnasium", "cameras": ["top"]}
+    one = _learned(tmp_path / "one", "gymnasium", tops)
+    assert trained_env(one, "gymnasium") == GymnasiumConfig(cameras=("top",))
+    assert trained_env(one, "maniskill") is None
+    both = json.loads(Path(_learned(tmp_path / "both", "gymnasium", tops, tops), "provenance.json").read_text())
+    assert learned_in(both, "gymnasium")["tasks"] == ("Task-v0", "Task-v1")
+    assert trained_env(_learned(tmp_path / "two", "gymnasium", tops, {"name": "gymnasium"}), "gymnasium") is None
+    before = _learned(tmp_path / "before", "metaworld", {"renderer": "raster"})
+    assert type(trained_env(before, "metaworld")).__name__ == "MetaWorldConfig"
+
+
+SEEN: dict[str, object] = {"name": "gymnasium", "cameras": ["top"], "instruction": "lift", "control_hz": 25.0}
+
+
+@pytest.mark.parametrize(
+    ("suite", "learned", "given", "found"),
+    [
+        ("maniskill", {"control_mode": "pd_ee_delta_pos"}, ManiSkillConfig(), {"control_mode": "pd_ee_delta_pos"}),
+        ("maniskill", {"control_mode": "auto"}, ManiSkillConfig(control_mode="libero"), {}),
+        ("gymnasium", SEEN, GymnasiumConfig(), {"cameras": ("top",), "instruction": "lift", "control_hz": 25.0}),
+        (
+            "gymnasium",
+            SEEN,
+            GymnasiumConfig(cameras=("front",), control_hz=50.0),
+            {"cameras": ("front",), "instruction": "lift", "control_hz": 50.0},
+        ),
+    ],
+)
+def test_what_a_command_leaves_open_is_as_it_was_learned(
+    tmp_path: Path, suite: str, learned: dict[str, object], given: EnvConfig, found: dict[str, object]
+) -> None:
+    checkpoint = _learned(tmp_path / "p", suite, {"name": suite, **learned})
+    assert as_learned(given, ("Task-v0",), checkpoint, suite) == dataclasses.replace(given, **found)
+    if suite == "gymnasium":  # another task shows and says something else
+        assert as_learned(given, ("Task-v1",), checkpoint, suite) == given
+
+
+def test_another_controller_than_the_learned_one_is_refused(tmp_path: Path) -> None:
+    checkpoint = _learned(tmp_path / "p", "maniskill", {"name": "maniskill", "control_mode": "pd_ee_delta_pos"})
+    with pytest.raises(UserError, match=r"learned actions of the controller pd_ee_delta_pos, and --env.control-mode is"):
+        as_learned(ManiSkillConfig(control_mode="libero"), (), checkpoint, "maniskill")
 
 
 @pytest.mark.parametrize(

@@ -142,8 +142,8 @@ def test_imitation_in_maniskill_keeps_the_controller_of_the_demonstrations(
 ) -> None:
     """train and eval take it from the checkpoint, and refuse another."""
     teacher, out, start = tmp_path / "teacher", tmp_path / "demos", tmp_path / "start"
-    env = {"name": "maniskill", "control_mode": "pd_ee_delta_pos"}
-    save_policy(fresh(MLPConfig(), 35, 4, seed=0), teacher, {"suite": "maniskill", "config": {"env": env}})
+    trained = {"env": {"name": "maniskill", "control_mode": "pd_ee_delta_pos"}}
+    save_policy(fresh(MLPConfig(), 35, 4, seed=0), teacher, {"suite": "maniskill", "config": trained})
     words = ["collect", "maniskill", *PUSH, "--expert", str(teacher), "--keep", "all", "--workers", "1"]
     assert main([*words, "--episodes-per-task", "1", "--out", str(out)]) == 0
     info = json.loads((out / "meta/info.json").read_text())
@@ -161,7 +161,8 @@ def test_imitation_in_maniskill_keeps_the_controller_of_the_demonstrations(
         assert "learned actions of the controller pd_ee_delta_pos, and --env.control-mode is libero" in told
     assert main([*train, *SMALL, "--iterations", "1", "--output", str(run)]) == 0
     assert yaml.safe_load((run / "config.yaml").read_text())["env"]["control_mode"] == "pd_ee_delta_pos"
-    asked = BenchmarkCommand(checkpoint=str(start), suite="maniskill", env=ManiSkillConfig(num_envs=1))
+    env = ManiSkillConfig(num_envs=1)
+    asked = BenchmarkCommand(checkpoint=str(start), suite="maniskill", protocol="native", at_end=False, env=env)
     plan = make_plan("maniskill", asked, Console(quiet=True)).command
     assert plan.env == ManiSkillConfig(num_envs=1, control_mode="pd_ee_delta_pos")
     assert plan.tasks == ("PushCube-v1",)
