@@ -116,20 +116,20 @@ class Pushes:
             self._push = self._draw(_FIRST_SIZE)
 
     def apply(self, action: Array) -> Array:
-        """What to execute instead of `action` float32 [A], before it is clipped; the same where there is no push."""
+        """What to execute instead of `action` float32 [A] in [-1, 1]; the same one where there is no push."""
         arm = min(3, len(action) - 1)
         pushed = action.copy()
         if self._first > 0:
             self._first -= 1
             pushed[:arm] = self._push[:arm]
-            return pushed
+            return np.clip(pushed, -1.0, 1.0)
         if self._left == 0 and self._draws.random() < self._rate:
             self._left = int(self._draws.integers(*_PUSH_STEPS))
             self._push = self._draw(_PUSH_SIZE)
         if self._left > 0:
             self._left -= 1
             pushed[:arm] += self._push[:arm].astype(np.float32)
-        return pushed
+        return np.clip(pushed, -1.0, 1.0)
 
     def _draw(self, size: tuple[float, float]) -> Array:
         direction = self._draws.standard_normal(3)
@@ -153,7 +153,7 @@ def record(bench: Bench, attempt: Attempt, dart_noise_rate: float) -> tuple[Epis
     while True:
         env.observe([0], obs)
         label = np.clip(np.asarray(expert.act(), dtype=np.float32), low, high)
-        action = np.clip(pushes.apply(label), low, high)
+        action = pushes.apply(label) if dart_noise_rate else label
         images.append(obs.images[0].numpy().copy())
         states.append(obs.proprio[0].numpy().copy())
         labels.append(label)

@@ -139,8 +139,8 @@ class EpisodeStore:
         words = [
             shard.head["instruction"] for shard, length in zip(shards, lengths, strict=True) for _ in range(length)
         ]
-        size = self.spec.image_size
-        no_images = np.zeros((len(table), 0, size, size, 3), np.uint8)
+        size = self.spec.image_shape
+        no_images = np.zeros((len(table), 0, *size, 3), np.uint8)
         return Demonstrations(
             frames_of_videos(self.root, [shard.videos for shard in shards], lengths, size) if cameras else no_images,
             state,

@@ -183,7 +183,9 @@ def open_frames(meta: Metadata, times: Array, starts: Array, file_rows: Array, f
     return Frames(meta.root, list(sizes.values()), blocks, block, slot, fit)
 
 
-def frames_of_videos(root: Path, videos: Sequence[Sequence[Path]], lengths: Sequence[int], size: int) -> Frames:
+def frames_of_videos(
+    root: Path, videos: Sequence[Sequence[Path]], lengths: Sequence[int], size: tuple[int, int]
+) -> Frames:
     """Frames of episodes whose videos hold them and nothing else, one after the other.
 
     Args:
@@ -195,7 +197,7 @@ def frames_of_videos(root: Path, videos: Sequence[Sequence[Path]], lengths: Sequ
     Raises:
         UserError: a video is missing or damaged.
     """
-    limit, blocks, columns = max(1, _BLOCK_BYTES // (size * size * 3)), list[Block](), []
+    limit, blocks, columns = max(1, _BLOCK_BYTES // (size[0] * size[1] * 3)), list[Block](), []
     for files, length in zip(videos, lengths, strict=True):
         row = []
         for path in files:
@@ -207,7 +209,7 @@ def frames_of_videos(root: Path, videos: Sequence[Sequence[Path]], lengths: Sequ
             blocks += found
         columns.append(np.array(row).reshape(-1, 2, length))
     block, slot = np.concatenate(columns, axis=2).transpose(1, 2, 0)
-    return Frames(root, [(size, size)] * block.shape[1], blocks, block, slot)
+    return Frames(root, [size] * block.shape[1], blocks, block, slot)
 
 
 _Found = Iterator[tuple[Array, Sequence[Block], Array, Array]]
