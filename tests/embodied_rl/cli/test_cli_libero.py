@@ -129,7 +129,7 @@ def test_demonstrations_say_which_bundles_and_stand_ins_they_show(
     exported.write_text(json.dumps({**json.loads(exported.read_text()), "approximate": ["scenes/a.png"]}))
     command = CollectCommand(suite="libero_goal", out=installed / "demos", physics_version="current")
     tasks = load_tasks("libero_goal", era="current")
-    info: Any = SimpleNamespace(cameras=(), simulator="native", renderer="raster")
+    info: Any = SimpleNamespace(cameras=(), image_shape=(64, 64), simulator="native", renderer="raster")
     settings = _settings(command, tasks, info)
     assert settings["stand_in_files"] == 1
     evaluated = of_scenes(suite_named("libero_goal"), tasks)
