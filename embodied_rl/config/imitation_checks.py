@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from embodied_rl.algorithms.config import AlgorithmConfig, ImitateConfig
 from embodied_rl.config.sft import weighted_data
 from embodied_rl.config.suites import Suite
@@ -22,6 +24,9 @@ _UNUSED = (
     "num_processes",
 )
 """Options of the learner that say nothing where nothing is reinforced."""
+
+USUAL_RULE: tuple[Literal["late", "share"], int, float] = ("late", 80, 0.5)
+"""--people-rule, --people-after and --people-share unless they are given."""
 
 
 def check_demos(demos: tuple[str, ...], algorithm: AlgorithmConfig) -> None:
@@ -60,6 +65,24 @@ def check_imitate(
     ):
         if asked:
             raise UserError(f"{given} does not apply to --algorithm imitate: leave it out.")
+
+
+def check_people(people: str, rule: tuple[str, int, float], algorithm: AlgorithmConfig) -> None:
+    """UserError for a person who helps an algorithm that learns nothing of it, or for a rule that does not apply.
+
+    rule: --people-rule, --people-after, --people-share.
+    """
+    kind, after, share = rule
+    if people != "none" and not isinstance(algorithm, ImitateConfig):
+        raise UserError("--people is for --algorithm imitate, which learns from what a person did: leave it out.")
+    if people == "none" and rule != USUAL_RULE:
+        raise UserError("--people-rule, --people-after and --people-share go with --people expert.")
+    if kind != "share" and share != USUAL_RULE[2]:
+        raise UserError("--people-share goes with --people-rule share.")
+    if after < 1:
+        raise UserError(f"--people-after must be at least 1, got {after}.")
+    if not 0 < share <= 1:
+        raise UserError(f"--people-share must lie above 0 and at most at 1, got {share:g}.")
 
 
 def check_fresh_states(suite: Suite | None, algorithm: AlgorithmConfig, train_states: str) -> None:

@@ -18,7 +18,7 @@ import yaml
 from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, ImitateConfig, PPOConfig
 from embodied_rl.config.earlier import as_written_today, current_env
 from embodied_rl.config.env import AUTO, ENVS, CustomEnvConfig, EnvConfig, MujocoConfig, as_simulator
-from embodied_rl.config.imitation_checks import check_demos, check_fresh_states, check_imitate
+from embodied_rl.config.imitation_checks import USUAL_RULE, check_demos, check_fresh_states, check_imitate, check_people
 from embodied_rl.config.policies import POLICIES, FlowPolicyConfig, OpenVLAConfig, PolicyConfig, PolicyObjectConfig
 from embodied_rl.config.policy_checks import check_flow_policy
 from embodied_rl.config.suites import SUITE, check_simulator, find_suite, register_hint
@@ -70,6 +70,16 @@ class TrainConfig:
     demos: Expert[tuple[str, ...]] = ()
     """Demonstrations that every update imitates too, by --algorithm imitate or by --algorithm.demo-coef: data sets as
     DATA or DATA:WEIGHT, as embodied-rl sft reads them."""
+    people: Expert[Literal["none", "expert"]] = "none"
+    """Who takes over episodes of training, with --algorithm imitate: expert, the suite's scripted one. What is done in
+    an episode with help is imitated where the goal was reached; for the policy it counts as failed."""
+    people_rule: Expert[Literal["late", "share"]] = USUAL_RULE[0]
+    """Which episodes: late, those not solved after --people-after control steps; share, a random --people-share of
+    them, each before a random one of the first --people-after."""
+    people_after: Expert[int] = USUAL_RULE[1]
+    """Control steps until the expert takes over."""
+    people_share: Expert[float] = USUAL_RULE[2]
+    """With --people-rule share: which share of the episodes the expert takes over."""
     iterations: int = 30
     """Policy updates."""
     seed: int = 0
@@ -122,6 +132,11 @@ class TrainConfig:
         level, share = self.perturb_level, self.perturb_share
         return LEVEL if level is None else level, SHARE if share is None else share
 
+    @property
+    def takeover_rule(self) -> tuple[Literal["late", "share"], int, float]:
+        """When --people takes over: rule, after, share."""
+        return self.people_rule, self.people_after, self.people_share
+
     def check(self) -> None:
         """Raise UserError if a number is not finite, or parts that are fine by themselves do not fit together."""
         for part, values in to_dict(self).items():
@@ -144,6 +159,7 @@ class TrainConfig:
             self.reward, self.algorithm, self.rollout, self.guard, env_reward=env_reward, autotune=self.autotune
         )
         check_demos(self.demos, self.algorithm)
+        check_people(self.people, self.takeover_rule, self.algorithm)
         if isinstance(self.algorithm, ImitateConfig):
             cache = getattr(self.policy, "prefix_cache_gib", 0.0)
             check_imitate(self.learner, self.rollout, self.scheduler, autotune=self.autotune, prefix_cache=cache)

@@ -150,6 +150,16 @@ def demos_words(config: TrainConfig) -> str:
     return f"{', '.join(config.demos)}; weight of the imitation loss {coef:g}{falls}"
 
 
+def people_words(config: TrainConfig) -> str:
+    """Who helps in training, and when; '' where nobody does."""
+    if config.people == "none":
+        return ""
+    kind, after, share = config.takeover_rule
+    if kind == "late":
+        return f"{config.people}, takes over after {after} control steps"
+    return f"{config.people}, takes over in {share:.0%} of the episodes, within {after} control steps"
+
+
 def memory_words(peak_bytes: int) -> str:
     """The most memory that a run had."""
     return f"{file_size(peak_bytes)} at the peak, of the process that trains"
@@ -170,6 +180,7 @@ def run_words(info: RunInfo | EarlierRunInfo, config: TrainConfig) -> dict[str, 
         "left out": _left_out(info),
         **_policy_rows(info.policy, info.machine, info.suite),
         "imitates": demos_words(config),
+        "people": people_words(config),
         "perturbed": perturbed_words(config),
         "reward": reward_words(config.reward) if config.reward.model else "",
         "machine": machine_words(info.machine),
@@ -198,6 +209,7 @@ def run_head(info: RunInfo, config: TrainConfig) -> list[str]:
         "reads": "; ".join(simulator.reads),
         "critic": info.policy.fresh_critic or "",
         "imitates": demos_words(config),
+        "people": people_words(config),
         "perturbed": perturbed_words(config),
         "reward": reward_words(config.reward) if config.reward.model else "",
         "device": device_words(info.machine, info.versions),

@@ -200,6 +200,7 @@ def settings_of(setup: RunSetup) -> TrainSettings:
         guard=config.guard,
         reward_model=setup.reward_model,
         imitation=None if setup.demos is None else setup.demos.imitation,
+        people=setup.people,
         workers=place.local_share(config.env.threads or cpu_count()),
         threads=place.local_share(config.num_threads) if config.device == "cpu" else 1,
         perturb_share=config.perturbation[1] if config.perturb else 0.0,

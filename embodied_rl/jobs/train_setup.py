@@ -25,6 +25,7 @@ from embodied_rl.config.training_episodes import check_changes
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.overlap import Overlap, join_states, overlap
 from embodied_rl.factory.custom import TaskEnv, refuse_reward
+from embodied_rl.factory.demonstrations import with_people
 from embodied_rl.factory.fresh_states import with_fresh_states
 from embodied_rl.factory.info import machine_info, simulator_info, versions
 from embodied_rl.factory.made_for import as_learned, need_control_rate
@@ -44,6 +45,7 @@ from embodied_rl.rollout.sampler import TaskStates, evaluation_specs
 from embodied_rl.scheduler.config import PipelinedConfig, RayConfig
 from embodied_rl.scheduler.pipeline.replica import acting_device
 from embodied_rl.sim.libero.protocol import protocol
+from embodied_rl.sim.wrappers.takeover import TakeoverRule
 from embodied_rl.telemetry.info import PolicyInfo, RunInfo, SimulatorInfo
 from embodied_rl.training.settings import PolicyFiles
 from embodied_rl.utils.ranks import ProcessRank
@@ -85,7 +87,8 @@ class RunSetup:
     """A run that is ready to start.
 
     config: every 'auto' filled in. instructions: of its tasks, as far as they are known before an episode.
-    reward_model: see `with_reward`. demos: what it imitates, or None. left_out: of `left_out_states`.
+    reward_model: see `with_reward`. demos: what it imitates, or None. people: `env`, some of whose
+    episodes a person takes over, or None. left_out: of `left_out_states`.
     trained_physics_version: of `RunInfo`.
     """
 
@@ -100,6 +103,7 @@ class RunSetup:
     instructions: tuple[str, ...] = ()
     reward_model: RewardModel = SIMULATOR_REWARD
     demos: RunDemos | None = None
+    people: VecEnv | None = None
     left_out: tuple[int, int] | None = None
     trained_physics_version: str | None = None
 
@@ -192,6 +196,7 @@ def open_run(config: TrainConfig, overrides: Overrides, console: Console, *, res
         demos = open_demos(config, made.policy, env.info, console) if config.demos else None
         known = join_states(made.trained, {} if config.train_states == "fresh" else train)  # none of the suite's own
         states = RunStates(train, env.heldout_states, known if demos is None else demos.joined(known))
+        rule = TakeoverRule(*config.takeover_rule)
         yield RunSetup(
             config,
             env if overrides.env is None else overrides.env,
@@ -203,6 +208,7 @@ def open_run(config: TrainConfig, overrides: Overrides, console: Console, *, res
             overrides,
             tasks.instructions,
             demos=demos,
+            people=None if config.people == "none" else with_people(env, tasks.scenes, rule),
             left_out=left_out_states(tasks.scenes),
             trained_physics_version=made.provenance.get("era"),
         )

@@ -69,7 +69,10 @@ class _Run:
         callbacks = Callbacks(
             on_episode=observer.episode, check_interrupt=self._check_interrupt, log=observer.log, remote=options.remote
         )
-        parts = make_parts(run_dir, env, policy, settings, states.train, self.profiler, callbacks, self.collectives)
+        trained_in = env if settings.people is None else settings.people
+        parts = make_parts(
+            run_dir, trained_in, policy, settings, states.train, self.profiler, callbacks, self.collectives
+        )
         self.sampler, self.learner, self.scheduler = parts.sampler, parts.learner, parts.scheduler
         self.checkpoints = Checkpoints(run_dir / "checkpoints", settings.checkpoint.keep)
         self.guard = Guard(settings.guard, by_success=settings.rollout.sampler == "uniform")

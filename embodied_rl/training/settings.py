@@ -20,6 +20,7 @@ from embodied_rl.rollout.sampler import TaskStates
 from embodied_rl.scheduler.base import WorkerFactory
 from embodied_rl.scheduler.config import SchedulerConfig, SerialConfig
 from embodied_rl.utils.profiler import Profiler
+from embodied_rl.vec_env import VecEnv
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,8 @@ class TrainSettings:
     reward_model: RewardModel = SIMULATOR_REWARD
     imitation: Imitation | None = None
     """Demonstrations: of the term that `algorithm.demo_coef` weighs, or for the algorithm imitate."""
+    people: VecEnv | None = None
+    """The simulator of training's episodes, some of which a person takes over (None: that of evaluations too)."""
     workers: int | None = None
     """Threads that step and render under the pipelined scheduler (None: one a CPU core)."""
     threads: int = 1
