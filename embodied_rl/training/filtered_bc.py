@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from embodied_rl.algorithms.config import ImitateConfig
 from embodied_rl.data import layout
 from embodied_rl.data.chunks import ChunkDataset, split
 from embodied_rl.data.episodes import EpisodeInfo, EpisodeStore
-from embodied_rl.data.layout import ACTION, ACTION_NAMES, PROPRIO_NAMES, STATE, DatasetSpec, Episode
+from embodied_rl.data.layout import ACTION, STATE, DatasetSpec, Episode
 from embodied_rl.data.lerobot import Demonstrations
 from embodied_rl.data.mixture import Mixture, Part
 from embodied_rl.errors import UserError
@@ -293,8 +293,6 @@ def open_run_store(run_dir: Path, info: EnvInfo, demos: Demos) -> EpisodeStore:
     """
     height, width = info.image_shape
     fps = round(info.control_hz)
-    if info.cameras and height != width:
-        raise UserError(f"--algorithm imitate keeps square images, and suite '{info.suite}' shows {height} x {width}.")
     if fps < 1 or not same_rate(fps, info.control_hz):
         raise UserError(
             f"--algorithm imitate keeps episodes in LeRobot's layout, which needs a whole number of control steps a "
@@ -303,16 +301,16 @@ def open_run_store(run_dir: Path, info: EnvInfo, demos: Demos) -> EpisodeStore:
     said = demos.mixture.parts[0].samples.data.info
     spec = DatasetSpec(
         info.cameras,
-        height,
-        _names(said, STATE, PROPRIO_NAMES, info.proprio_dim),
-        _names(said, ACTION, ACTION_NAMES, info.action_dim),
+        height if height == width else (height, width),
+        _names(said, STATE, info.proprio_dim),
+        _names(said, ACTION, info.action_dim),
         fps,
         str(said.get("robot_type", "unknown")),
     )
     return EpisodeStore(run_dir / STORE, spec, {"demonstrations": demos.digest})
 
 
-def _names(info: dict[str, Any], feature: str, usual: Sequence[str], count: int) -> tuple[str, ...]:
+def _names(info: dict[str, Any], feature: str, count: int) -> tuple[str, ...]:
     """What the numbers of a feature are called in the demonstrations, which are of the same robot."""
     names = info.get("features", {}).get(feature, {}).get("names")
     if isinstance(names, list) and len(names) == count and all(isinstance(name, str) for name in names):

@@ -22,7 +22,7 @@ from embodied_rl.learner.config import CheckpointConfig
 from embodied_rl.learner.imitation import Imitation
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.training import filtered_bc
-from embodied_rl.training.filtered_bc import STORE, own_successes, rate, weights_digest
+from embodied_rl.training.filtered_bc import STORE, open_run_store, own_successes, rate, weights_digest
 from embodied_rl.training.on_policy import train
 from embodied_rl.training.settings import RunOptions, TaskSplit, TrainOutcome
 from tests.embodied_rl.toy_run import JsonObserver, files_of, newest, settings_of
@@ -239,6 +239,14 @@ def test_first_successes_are_no_larger_a_share_than_demonstrations(
     monkeypatch.setattr(filtered_bc.FilteredBC, "_mixture", noted)
     run(tmp_path, steps=40)
     assert len(seen) == 3
+
+
+def test_the_store_is_of_what_the_simulator_shows(tmp_path: Path) -> None:
+    info, demos = ToyEnv(1).info, toy_demos(1.0)
+    spec = open_run_store(tmp_path / "wide", replace(info, image_shape=(4, 6)), demos).spec
+    assert (spec.image_shape, spec.state_names, spec.fps) == ((4, 6), ("state_0", "state_1"), 20)
+    with pytest.raises(UserError, match="a whole number of control steps a second: suite 'toy' has"):
+        open_run_store(tmp_path / "slow", replace(info, control_hz=12.5), demos)
 
 
 def test_the_rate_rises_and_falls_within_a_round() -> None:
