@@ -19,6 +19,7 @@ DIM = CHUNK * ACTIONS
 WIDTH = 256
 _DENOISING_STEPS = 5
 _TIMES = 8
+_BLOCK = 256
 UNSAID, GOOD, BAD = 0, 1, 2
 """What a policy is told of the chunk that it is to make."""
 
@@ -194,6 +195,12 @@ class ChunkCritic:
         """The lowest head's, [N,M], of normalised states."""
         return torch.stack([head(state, chunks) for head in self._heads]).amin(0)
 
+    @torch.no_grad()
+    def _best(self, state: Tensor, candidates: Tensor) -> Tensor:
+        """Value of the best candidate of each row, in blocks that a cache holds."""
+        blocks = zip(state.split(_BLOCK), candidates.split(_BLOCK), strict=True)
+        return torch.cat([self.value(of_block, chunks).amax(1) for of_block, chunks in blocks])
+
     def learn(self, steps: int, number: int) -> float:
         """Temporal differences towards the best candidate of the next state; returns the last loss."""
         rows, candidates = join(self._rows), torch.cat(self._candidates)
@@ -203,8 +210,7 @@ class ChunkCritic:
         target, loss = won, torch.zeros(())
         for step in range(steps):
             if step % self._settings.refresh == 0:
-                with torch.no_grad():
-                    target = (won + goes_on * self.value(after, candidates).amax(1)).clamp(0.0, 1.0)
+                target = (won + goes_on * self._best(after, candidates)).clamp(0.0, 1.0)
             draws = philox(self._seed, Draw.CRITIC_BATCH, number, step)
             batch = torch.from_numpy(_half_and_half(draws, self._settings.batch, first, len(rows)))
             chunk, wanted = rows.chunk[batch][:, None], target[batch]
