@@ -28,7 +28,7 @@ UNSAID, GOOD, BAD = 0, 1, 2
 class Imitation:
     """Settings of flow matching. told: share of the rows whose chunk's quality is said, where it is known."""
 
-    batch: int = 192
+    batch: int = 128
     draws: int = 2
     lr: float = 5e-4
     weight_decay: float = 1e-3
@@ -44,7 +44,7 @@ class Steering:
     candidates: int = 8
     heads: int = 2
     discount: float = 0.97
-    batch: int = 192
+    batch: int = 128
     lr: float = 5e-4
     weight_decay: float = 1e-3
     refresh: int = 50
