@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from embodied_rl.benchmarks.few_episodes_arms import ARMS, Result, Start, run_arm
+from embodied_rl.benchmarks.few_episodes_arms import ARMS, STEPS, Result, Start, run_arm
 from embodied_rl.benchmarks.few_episodes_policy import Imitation, Steering
 from embodied_rl.benchmarks.few_episodes_value import Alarms, detect
 from embodied_rl.benchmarks.few_episodes_world import Draw, World
@@ -55,7 +55,7 @@ def run(
     if min(seeds, demos, episodes) < 1 or episodes < 2:
         raise UserError("--seeds and --demos must be at least 1, and --episodes at least 2.")
     machine = describe_machine(("torch", "mujoco", "numpy"))
-    results = read(json_path)
+    results = read(json_path, quick)
     with (
         torch_threads(1),
         closing(World.heldout(4 if quick else HELDOUT)) as heldout,
@@ -111,14 +111,14 @@ def measure(arm: str, start: Start, results: Sequence[Result]) -> Result:
 
 
 def _detect(start: Start) -> Result:
-    with closing(World.fresh(start.seed, Draw.CALIBRATION, CALIBRATION // 2)) as world:
+    with closing(World.fresh(start.seed, Draw.CALIBRATION, start.steps(CALIBRATION) // 2)) as world:
         calibration = world.run(start.policy.act)
     found = detect(start.policy, start.shown, calibration, start.evaluated, start.seed)
     success = float(np.mean([episode.success for episode in start.evaluated]))
     return Result(DETECTOR, start.seed, start.demos, 0, success, [], detectors=[asdict(one) for one in found])
 
 
-def read(path: Path | None) -> list[Result]:
+def read(path: Path | None, quick: bool = False) -> list[Result]:
     """The results of a file, none where there is no file yet; UserError where they are of other settings or code."""
     if path is None or not path.is_file() or not path.stat().st_size:
         return []
@@ -127,13 +127,19 @@ def read(path: Path | None) -> list[Result]:
         results, settings = [Result(**row) for row in stored["rows"]], stored["settings"]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} holds no results of this bench ({error!r}); choose another --json.") from None
-    if other := [key for key, value in _settings().items() if settings.get(key) != value]:
+    if other := [key for key, value in _settings(quick).items() if settings.get(key) != value]:
         raise UserError(f"{path} was measured with another {', '.join(other)}; choose another --json.")
     return results
 
 
-def _settings() -> dict[str, Any]:
-    return {"imitation": asdict(Imitation()), "steering": asdict(Steering()), "simulator": source_digest()}
+def _settings(quick: bool) -> dict[str, Any]:
+    return {
+        "quick": quick,
+        "steps": STEPS,
+        "imitation": asdict(Imitation()),
+        "steering": asdict(Steering()),
+        "simulator": source_digest(),
+    }
 
 
 def write(path: Path | None, quick: bool, machine: dict[str, Any], results: Sequence[Result]) -> None:
@@ -142,7 +148,7 @@ def write(path: Path | None, quick: bool, machine: dict[str, Any], results: Sequ
         return
     fresh = path.with_name(f".{path.name}.new")
     rows = [asdict(result) for result in results]
-    write_json(fresh, "few-episodes", quick, machine, rows, _means(results), settings=_settings())
+    write_json(fresh, "few-episodes", quick, machine, rows, _means(results), settings=_settings(quick))
     fresh.replace(path)
 
 
@@ -203,7 +209,8 @@ def _detector_table(results: Sequence[Result]) -> list[str]:
     names = [field.name for field in fields(Alarms)][1:]
     rows = []
     for number, first in enumerate(found[0]):
-        values = [np.nanmean([float(of_seed[number][name]) for of_seed in found]) for name in names]
-        rows.append([str(first["detector"]), *(f"{value:.2f}" for value in values)])
+        columns = ([of_seed[number][name] for of_seed in found] for name in names)
+        known = ([float(value) for value in column if value is not None] for column in columns)
+        rows.append([str(first["detector"]), *(f"{np.mean(values):.2f}" if values else "" for values in known)])
     head = ["detector", "false alarms", "failures found", "median decision", "steps saved"]
     return table([*head, "decision at the clock's false alarms", "saved there"], rows)

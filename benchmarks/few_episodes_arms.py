@@ -30,12 +30,11 @@ from embodied_rl.benchmarks.few_episodes_world import (
 from embodied_rl.errors import UserError
 from embodied_rl.rng import philox
 
-START_STEPS, ROUND_STEPS, CRITIC_STEPS = 1200, 400, 700
-"""Updates of the start, of the policy in a round, and of the critic in a round."""
+STEPS = {"start": 1200, "round": 400, "critic": 700, "offline": 1200}
+"""Updates: of the start, of the policy and of the critic in a round, and from the mixed episodes."""
 ROUND_EPISODES = 30
 MIXED = 300
 """Episodes of the offline arms: half of the start alone, half with a late takeover."""
-OFFLINE_STEPS = 1200
 _ATTEMPTS = 8
 """Demonstrations at a time."""
 _GOOD_SHARE = 0.4
@@ -99,7 +98,7 @@ class Result:
     alone: list[float] = field(default_factory=list)
     expert_frames: list[int] = field(default_factory=list)
     cpu_seconds: float = 0.0
-    detectors: list[dict[str, float | str]] = field(default_factory=list)
+    detectors: list[dict[str, float | str | None]] = field(default_factory=list)
 
 
 class Start:
@@ -145,7 +144,7 @@ class Start:
     def policy(self) -> FlowPolicy:
         """Imitates the demonstrations."""
         policy = FlowPolicy(self.rows.state, self.seed)
-        imitate(policy, self.rows, None, self.steps(START_STEPS), (self.seed, 0), Imitation(lr=1e-3))
+        imitate(policy, self.rows, None, self.steps(STEPS["start"]), (self.seed, 0), Imitation(lr=1e-3))
         return policy
 
     @cached_property
@@ -208,8 +207,8 @@ def imitable(episodes: Sequence[Episode], outcomes: Sequence[bool]) -> Rows | No
 
 def run_arm(name: str, start: Start, people_frames: Sequence[int] = ()) -> Result:
     """Run one arm. people_frames: frames that the expert gave in each round of arm `people`, for `people_demo`."""
-    arm, began = ARMS[name], time.process_time()
-    policy = copy.deepcopy(start.policy)
+    arm, policy = ARMS[name], copy.deepcopy(start.policy)
+    began = time.process_time()
     alone, frames, act = [], [], policy.act
     if name == "none":
         held = start.evaluated
@@ -248,9 +247,9 @@ def _learn_rounds(arm: Arm, start: Start, policy: FlowPolicy) -> tuple[Act, list
             critic.add(join([rows_of(one, bool(won)) for one, won in zip(new, believed, strict=True)]))
         if arm.own:
             others = imitable(episodes, outcomes)
-            imitate(policy, start.rows, others, start.steps(ROUND_STEPS), (start.seed, number + 1))
+            imitate(policy, start.rows, others, start.steps(STEPS["round"]), (start.seed, number + 1))
         if critic is not None:
-            critic.learn(start.steps(CRITIC_STEPS), number + 1)
+            critic.learn(start.steps(STEPS["critic"]), number + 1)
             act = critic.act
     return act, alone, frames
 
@@ -268,13 +267,13 @@ def _learn_demonstrations(arm: Arm, start: Start, policy: FlowPolicy, people_fra
             got += len(taken[-1].human)
         frames.append(got)
         others = join([rows_of(episode) for episode in taken]) if taken else None
-        imitate(policy, start.rows, others, start.steps(ROUND_STEPS), (start.seed, number + 1))
+        imitate(policy, start.rows, others, start.steps(STEPS["round"]), (start.seed, number + 1))
     return frames
 
 
 def _learn_offline(arm: Arm, start: Start, policy: FlowPolicy) -> None:
     """Learn from the mixed episodes at once."""
-    steps, key = start.steps(OFFLINE_STEPS), (start.seed, 1)
+    steps, key = start.steps(STEPS["offline"]), (start.seed, 1)
     if not arm.labels:
         others = imitable(start.mixed, [episode.success for episode in start.mixed])
         imitate(policy, start.rows, others, steps, key)

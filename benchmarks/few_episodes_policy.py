@@ -28,7 +28,7 @@ UNSAID, GOOD, BAD = 0, 1, 2
 class Imitation:
     """Settings of flow matching. told: share of the rows whose chunk's quality is said, where it is known."""
 
-    batch: int = 128
+    batch: int = 192
     draws: int = 2
     lr: float = 5e-4
     weight_decay: float = 1e-3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import nan
 
 import numpy as np
 import torch
@@ -78,16 +77,17 @@ class Alarms:
 
     false_alarms: share of successes. found: share of failures. decision: median over the failures; a missed one counts
     as found at the horizon. saved: share of the failures' decisions that came after the alarm. same_decision,
-    same_saved: where its threshold gives no more false alarms on these episodes than the clock's.
+    same_saved: where its threshold gives no more false alarms on these episodes than the clock's. None: not known, as
+    none failed or none succeeded.
     """
 
     detector: str
-    false_alarms: float
-    found: float
-    decision: float
-    saved: float
-    same_decision: float
-    same_saved: float
+    false_alarms: float | None
+    found: float | None
+    decision: float | None
+    saved: float | None
+    same_decision: float | None
+    same_saved: float | None
 
 
 Index = Callable[[Episode], Array]
@@ -98,7 +98,8 @@ def detect(
     policy: FlowPolicy, shown: Sequence[Episode], calibration: Sequence[Episode], held: Sequence[Episode], seed: int
 ) -> list[Alarms]:
     """Calibrate each detector on episodes from fresh states and try it on `held`; shown: demonstrations."""
-    teaching, judging = calibration[::2], calibration[1::2]
+    pairs = [number // len(TASKS) % 2 for number in range(len(calibration))]  # the tasks come in turn
+    teaching, judging = ([e for e, part in zip(calibration, pairs, strict=True) if part == own] for own in (0, 1))
     nearest = _Nearest(policy, shown)
     learned = _learned(policy, teaching, seed)
     detectors: dict[str, tuple[Index, Sequence[Episode]]] = {
@@ -128,14 +129,14 @@ def _limits(index: Index, episodes: Sequence[Episode]) -> list[float]:
     return limits
 
 
-def _alarms(scores: Sequence[Array], held: Sequence[Episode], level: float) -> tuple[float, float, float, float]:
+def _alarms(scores: Sequence[Array], held: Sequence[Episode], level: float) -> tuple[float | None, ...]:
     """(false alarms, found, median decision, saved) where a score above `level` is an alarm."""
     at = [_BEFORE + 1 + int((score > level).argmax()) if (score > level).any() else None for score in scores]
     failures = [(HORIZON if when is None else when) for when, e in zip(at, held, strict=True) if not e.success]
     heard = [when is not None for when, e in zip(at, held, strict=True) if not e.success]
     false = [when is not None for when, e in zip(at, held, strict=True) if e.success]
     if not failures or not false:
-        return (nan, nan, nan, nan)
+        return (None, None, None, None)
     return (
         float(np.mean(false)),
         float(np.mean(heard)),
