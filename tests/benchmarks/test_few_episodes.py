@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.benchmarks import few_episodes, few_episodes_world
+from embodied_rl.benchmarks import few_episodes, few_episodes_value, few_episodes_world
 from embodied_rl.benchmarks.few_episodes import DETECTOR, paired, read, report, run
 from embodied_rl.benchmarks.few_episodes_arms import ARMS, Result, Start, imitable, run_arm
 from embodied_rl.benchmarks.few_episodes_policy import DIM, ChunkCritic, FlowPolicy, Steering
-from embodied_rl.benchmarks.few_episodes_value import _alarms, _limits, returns_of
+from embodied_rl.benchmarks.few_episodes_value import _alarms, _limits, detect, returns_of
 from embodied_rl.benchmarks.few_episodes_world import ACTIONS, CHUNK, HORIZON, Episode, Rows, World, rows_of
 from embodied_rl.benchmarks.lab.page import fill
 from embodied_rl.cli.bench import main
@@ -139,6 +139,25 @@ def test_alarms_are_counted_by_outcome_and_a_missed_failure_counts_to_the_horizo
     false, found, decision, saved = _alarms(scores, held, 1.0)
     assert (false, found, decision) == (0.5, 0.5, (4 + HORIZON) / 2)
     assert saved == pytest.approx(1 - (4 + HORIZON) / 2 / HORIZON)
+
+
+def test_detectors_are_calibrated_on_both_tasks_and_compared_with_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    taught: list[list[int]] = []
+
+    def learned(_policy: FlowPolicy, episodes: list[Episode], _seed: int) -> Callable[[Episode], np.ndarray]:
+        taught.append([one.task for one in episodes])
+        return lambda one: np.full(len(one.human), 0.1 if one.success else 1.0)
+
+    monkeypatch.setattr(few_episodes_value, "_learned", learned)
+    both = [episode(6 if won else HORIZON, success=won, task=task) for won in (True, False) for task in (0, 1)]
+    twice = [*both[:2], *both[:2], *both[2:], *both[2:]]
+    found = detect(FlowPolicy(toy_rows(1.0).state, seed=0), both[:2], twice, [*both, episode(7)], seed=0)
+    clock, learning = found[0], found[-1]
+    assert taught == [[0, 1, 0, 1]]
+    assert (clock.false_alarms, clock.found, clock.decision) == (1 / 3, 1.0, 7.0)
+    assert (clock.same_decision, clock.same_saved) == (clock.decision, clock.saved)
+    assert (learning.detector, learning.false_alarms, learning.decision) == ("learned", 0.0, 4.0)
+    assert few_episodes._detector_table([result(DETECTOR, 0, 0.5, detectors=[asdict(one) for one in found])])[2:]
 
 
 def test_an_interval_is_of_paired_seeds() -> None:
