@@ -11,7 +11,9 @@ Example:
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.config.env import ENVS
 from embodied_rl.config.policies import POLICIES
 from embodied_rl.config.suites import STATE_SUITES, Suite
@@ -48,8 +50,14 @@ def for_suite(suite: Suite, policy: str, algorithm: str) -> TrainConfig:
     base = RECIPES.get(named) or get(f"tabletop_openvla_{algorithm}")
     settings = base.policy if type(base.policy) is kind else kind()
     states = "train" if base.train_states == "fresh" and not suite.draws_states else base.train_states
+    learning: dict[str, Any] = {}
+    if kind.observes == "images" and isinstance(base.algorithm, PPOConfig):
+        # Of short episodes, 128 are fewer than a thousand decisions: steps of 512 rows would be one or two an update.
+        learning["algorithm"] = replace(base.algorithm, epochs=2)
+        learning["learner"] = replace(base.learner, minibatch_size=128)
     return replace(
         base,
+        **learning,
         suite=suite.name,
         train_states=states,
         tasks=(),

@@ -90,7 +90,8 @@ def read_run(folder: Path) -> list[Point]:
     how = scheduler.mode if isinstance(scheduler, PipelinedConfig) else kind_of("scheduler", scheduler)
     label = f"{kind_of('policy', config.policy)} {kind_of('algorithm', config.algorithm)} {how}"
     if config.suite in STATE_SUITES:
-        label = f"{config.suite} {', '.join(config.tasks)}"
+        seen = "" if config.policy.observes == "state" else f", {kind_of('policy', config.policy)}"
+        label = f"{config.suite} {', '.join(config.tasks)}{seen}"
     return points_of(folder, label, config.seed)
 
 
