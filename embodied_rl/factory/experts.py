@@ -70,14 +70,14 @@ def open_stage(stage: Stage) -> Iterator[Bench]:
     if stage.image_size is not None:
         view = dataclasses.replace(view, image_size=stage.image_size, cameras=None, fit="pad")
     with open_tasks(load(stage.suite, stage.tasks, stage.env), stage.env, view) as env:
-        _check_shown(env.info)
+        _check_shown(env.info, stage)
         seen = LastSeen(env)
         yield Bench(seen, _scripted(seen) if stage.expert == SCRIPTED else _Teacher(stage, seen))
 
 
-def _check_shown(info: EnvInfo) -> None:
+def _check_shown(info: EnvInfo, stage: Stage) -> None:
     """UserError where something is missing that a policy of images learns from."""
-    is_gymnasium = info.backend == "gymnasium"
+    is_gymnasium = isinstance(stage.env, GymnasiumConfig)
     for there, what, advice in (
         (info.cameras, "shows no images", ""),
         (info.proprio_dim, "shows no proprio beside its images", "train the expert with --env.proprio KEY"),
@@ -110,9 +110,8 @@ class LastSeen(VecEnvWrapper):
 class _Chunks:
     """Decides chunks of one episode, and gives their actions one by one, as the env takes them."""
 
-    def __init__(self, policy: Any, env: LastSeen, seed: int) -> None:
-        self._policy, self._env, self._seed = policy, env, seed
-        self._stretched = env.info.backend == "gymnasium" and not view_of(policy).own_units
+    def __init__(self, policy: Any, env: LastSeen, seed: int, stretched: bool) -> None:
+        self._policy, self._env, self._seed, self._stretched = policy, env, seed, stretched
         self._decisions = 0
         self._left: list[Array] = []
 
@@ -142,9 +141,11 @@ class _Teacher:
         check_fits(policy, info, stage.expert)
         provenance = read_provenance(policy_folder(stage.expert))
         need_control_rate(provenance, info.control_hz, stage.expert, getattr(policy, "unnorm_key", None))
+        # The env is open for actions in its own units; others are stretched to its bounds, as in their training.
+        self._stretched = isinstance(stage.env, GymnasiumConfig) and not view_of(policy).own_units
 
     def __call__(self, task: str, seed: int) -> _Chunks:
-        return _Chunks(self._policy, self._env, seed)
+        return _Chunks(self._policy, self._env, seed, self._stretched)
 
 
 def shown_to(policy: Any, info: EnvInfo) -> EnvInfo:

@@ -284,6 +284,6 @@ def test_one_part_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert all(name.startswith("real.") for name in found["ratios"])
     capsys.readouterr()
     assert main(["bench", "sim", "--only", "real"]) == 2
-    assert "--only belongs to bench pipeline and gpu and backends only" in capsys.readouterr().err
+    assert "--only belongs to bench pipeline and few-episodes and gpu and backends only" in capsys.readouterr().err
     assert main(["bench", "pipeline", "--only", "timed", "--quick"]) == 2
     assert "leave --only out" in capsys.readouterr().err
