@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from embodied_rl.algorithms.base import Rows
+from embodied_rl.algorithms.base import LossOutput, Rows
 from embodied_rl.algorithms.config import AlgorithmConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.errors import UserError
@@ -111,13 +111,11 @@ def test_a_row_that_does_not_count_may_be_anything(algorithm: AlgorithmConfig) -
         for values in (batch.log_prob, batch.value, batch.advantage, batch.returns):
             if values is not None:
                 values[0] = float("nan")
-        gradients = Gradients(
-            lambda rows: maker.loss(policy, rows, 0),
-            [policy.head.get_parameter("weight")],
-            SINGLE_PROCESS,
-            None,
-            ratio_tolerance=1e-3,
-        )
+
+        def loss(rows: Rows) -> LossOutput:
+            return maker.loss(policy, rows, 0)
+
+        gradients = Gradients(loss, [policy.head.get_parameter("weight")], SINGLE_PROCESS, None, ratio_tolerance=1e-3)
         rows = [(torch.arange(1, 9), True), (torch.tensor([0]), False)][: 1 + pad]
         gradients.begin([(Rows(batch, index, weight[index], torch.ones(len(index))), counts) for index, counts in rows])
         totals, fault = gradients.collect()
