@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib
 import os
 import signal
 import subprocess
@@ -72,6 +73,8 @@ def _processes_are_watched(pytestconfig: pytest.Config) -> Iterator[None]:
     if pytestconfig.getoption("markexpr") != UNIT_TIER:
         yield
         return
+    # MuJoCo's renderer imports it, and it then asks its library's version in a process: whichever test came first.
+    importlib.import_module("glfw")
     popen, start = subprocess.Popen.__init__, BaseProcess.start
 
     def watched_popen(self: subprocess.Popen[Any], args: Any, *more: Any, **options: Any) -> None:
