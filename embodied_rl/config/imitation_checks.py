@@ -36,7 +36,7 @@ def check_demos(demos: tuple[str, ...], algorithm: AlgorithmConfig) -> None:
         return
     if demos and not algorithm.demo_coef:
         raise UserError(
-            "--demos are imitated by --algorithm.demo-coef: give its weight too, such as 0.1, or --algorithm imitate."
+            "--demos are imitated by --algorithm.demo-coef: give its weight too, such as 1, or --algorithm imitate."
         )
     if algorithm.demo_coef and not demos:
         raise UserError("--algorithm.demo-coef imitates demonstrations: name them with --demos DATA.")

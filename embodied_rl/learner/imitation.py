@@ -58,7 +58,7 @@ class Imitation:
         demos: what is imitated.
 
     Example:
-        >>> learner.imitate(Imitation(demos, PPOConfig(demo_coef=0.1), seed=0))
+        >>> learner.imitate(Imitation(demos, PPOConfig(demo_coef=1.0), seed=0))
     """
 
     def __init__(self, demos: Demos, config: AlgorithmConfig, seed: int) -> None:

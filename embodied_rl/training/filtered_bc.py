@@ -224,7 +224,8 @@ class FilteredBC:
 
     def _step(self, adam: torch.optim.AdamW, mixture: Mixture, seed: int, step: int) -> tuple[float, float]:
         """One optimiser step; its loss and gradient norm, before clipping."""
-        size, most = self._learner.minibatch_size or 1, self._learner.microbatch_size
+        size, most = self._learner.minibatch_size, self._learner.microbatch_size
+        assert size is not None, "`check_imitate` refuses minibatch_groups"
         batches = mixture.batch(step, size, seed, self._demos.change)
         noise = philox(seed, DataStream.LOSS_NOISE, step).integers(_SEEDS, size=size)
         adam.zero_grad(set_to_none=True)
