@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import signal
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,18 @@ with StopRequest(lambda: print("asked", flush=True)), locked(Path(sys.argv[1]), 
     print("held", flush=True)
     sys.stdin.read()
 """
+
+
+class Said(io.StringIO):
+    """What another thread says; pytest's own capture may lose what is written while it is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.whole = threading.Event()
+
+    def flush(self) -> None:
+        """The line is whole."""
+        self.whole.set()
 
 
 def holder(path: Path) -> subprocess.Popen[str]:
@@ -55,9 +69,10 @@ def test_the_holder_is_named_and_its_death_frees_the_lock(tmp_path: Path) -> Non
 
 @pytest.mark.process
 @pytest.mark.usefixtures("hears_signals")
-def test_one_that_was_asked_to_stop_is_waited_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_one_that_was_asked_to_stop_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may still have to save: whoever goes on with its work need not be told to try again."""
-    path = tmp_path / LOCK
+    path, said = tmp_path / LOCK, Said()
+    monkeypatch.setattr(sys, "stderr", said)
 
     def take() -> str:
         with locked(path, "training in x"):
@@ -73,16 +88,15 @@ def test_one_that_was_asked_to_stop_is_waited_for(tmp_path: Path, capfd: pytest.
         assert other.stdout.readline() == "asked\n"
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(take)
-            said = ""
-            while not said.endswith("waiting for it\n"):  # the end of a line may come after the line
-                said += capfd.readouterr().err
-                assert not waiting.done()
+            waiting.add_done_callback(lambda _: said.whole.set())  # where it fails instead, nothing is said
+            said.whole.wait()
+            assert not waiting.done()
             other.stdin.close()
             assert waiting.result() == f"{os.getpid()}\n"
     finally:
         other.kill()
         other.wait()
-    assert said == f"process {other.pid} is training in x and about to end: waiting for it\n"
+    assert said.getvalue() == f"process {other.pid} is training in x and about to end: waiting for it\n"
 
 
 def test_a_stale_file_of_a_longer_number_is_overwritten(tmp_path: Path) -> None:
