@@ -40,7 +40,7 @@ class CollectCommand:
     """Images of a gymnasium env to record, in this order, as `--env.cameras` of `train` (none given: as the expert was
     trained, or all)."""
     instruction: str | None = None
-    """What is to be done in a gymnasium env that does not say it, as `--env.instruction` of `train`."""
+    """What is to be done in a gymnasium env, in place of what it says, as `--env.instruction` of `train`."""
     expert: str = "scripted"
     """Who acts: scripted, the expert of the suite where it has one, or the folder of a run or a checkpoint whose policy
     fits: one that reads a state may teach those that see."""

@@ -125,7 +125,11 @@ class _Chunks:
         action = self._left.pop(0)
         if not self._stretched:
             return action
-        low, high = (np.asarray(bound, np.float32) for bound in (self._env.info.action_low, self._env.info.action_high))
+        info = self._env.info
+        low, high = (
+            np.where(np.isfinite(bound), bound, end).astype(np.float32)  # as sim.gymnasium.actions
+            for bound, end in ((info.action_low, -1.0), (info.action_high, 1.0))
+        )
         return (high + low) / 2 + (high - low) / 2 * action
 
 

@@ -32,15 +32,21 @@ def fresh_image_policy(config: TrainConfig, env: SuiteEnv) -> Any:
     """A policy with random weights, of the sizes and for the words of `env`, whose episodes are replaced.
 
     Raises:
-        UserError: `env` shows no image or says no instruction, or adapters are wanted.
+        UserError: `env` shows no image, says no instruction or bounds no action, or adapters are wanted.
     """
     info, kind = env.info, kind_of("policy", config.policy)
     if not info.cameras:
         raise UserError(f"policy {kind} reads images, and suite '{info.suite}' shows a state: train it with mlp.")
     if getattr(config.policy, "lora_rank", 0):
         raise UserError("--policy.lora-rank adapts a policy that is trained: name it by --policy.checkpoint.")
-    proprio, instructions = _look(env, config.seed)
     bounds = np.asarray(info.action_low, np.float32), np.asarray(info.action_high, np.float32)
+    if not np.isfinite(bounds).all():
+        index = int((~np.isfinite(bounds).all(axis=0)).argmax())
+        raise UserError(
+            f"action {index} of suite '{info.suite}' has no bounds, which the tokens or noise of new weights need: "
+            "begin with imitation of demonstrations (embodied-rl sft, --policy.checkpoint), or wrap the environment."
+        )
+    proprio, instructions = _look(env, config.seed)
     request = FreshRequest(
         preset=_preset(config),
         chunk_len=getattr(config.policy, "chunk_len", None) or _CHUNK,

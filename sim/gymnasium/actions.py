@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,8 @@ from embodied_rl.types import Array
 class ActionMap:
     """How a policy's actions become those of an env.
 
-    dim: A. low, high: bounds of the policy's, A each. convert: float32 [A] within them to what `env.step` takes, or
-    [N, A] to what that of a vector env takes.
+    dim: A. low, high: bounds of the policy's, A each, infinite where there is none. convert: float32 [A] within them to
+    what `env.step` takes, or [N, A] to what that of a vector env takes.
     """
 
     dim: int
@@ -31,8 +31,8 @@ def action_map(space: spaces.Space[Any], name: str, *, own_units: bool = False) 
     """How actions become those of `space`, of the environment `name`.
 
     Actions are in [-1, 1]: a bounded component is stretched to its bounds, one without bounds stays as it is. With
-    `own_units` they are as the environment takes them, which demonstrations are too. A discrete action is the index of
-    the largest of its scores.
+    `own_units` they are as the environment takes them, which demonstrations are too, and one without bounds may be any
+    number. A discrete action is the index of the largest of its scores.
 
     Raises:
         UserError: It is neither Discrete nor a Box of real numbers, or has components with one bound only.
@@ -51,11 +51,12 @@ def action_map(space: spaces.Space[Any], name: str, *, own_units: bool = False) 
         low, high = space.low.flat[index], space.high.flat[index]
         raise UserError(f"{name}: action {index} has one bound only ({low:g} to {high:g}): wrap it to have two.")
     bounded = space.bounded_below & space.bounded_above
-    low, high = (np.where(bounded, bound, end) for bound, end in ((space.low, -1.0), (space.high, 1.0)))
     shape, dtype, dim = space.shape, space.dtype, int(np.prod(space.shape))
     if own_units:
+        low, high = space.low, space.high
         least, most = (tuple(map(float, bound.ravel())) for bound in (low, high))
         return ActionMap(dim, least, most, lambda action: np.clip(_shaped(action, shape), low, high).astype(dtype))
+    low, high = (np.where(bounded, bound, end) for bound, end in ((space.low, -1.0), (space.high, 1.0)))
     middle, reach = (high + low) / 2, (high - low) / 2
 
     def stretch(action: Array) -> Array:
@@ -63,6 +64,12 @@ def action_map(space: spaces.Space[Any], name: str, *, own_units: bool = False) 
         return np.clip(middle + reach * _shaped(action, shape), low, high).astype(dtype)
 
     return ActionMap(dim, (-1.0,) * dim, (1.0,) * dim, stretch)
+
+
+def drawn(draws: np.random.Generator, low: Sequence[float], high: Sequence[float]) -> Array:
+    """A random action within its bounds, in [-1, 1] where there are none: float32 [A]."""
+    ends = (np.where(np.isfinite(bound), bound, end) for bound, end in ((low, -1.0), (high, 1.0)))
+    return draws.uniform(*ends).astype(np.float32)
 
 
 def _shaped(actions: Array, shape: tuple[int, ...]) -> Array:

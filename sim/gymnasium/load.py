@@ -30,9 +30,20 @@ _DEFAULT_HZ = 30.0
 
 
 def env_info(
-    layout: ObservationLayout, actions: ActionMap, read: ReadOptions, hz: float, horizon: int, probed: Sequence[Probed]
+    layout: ObservationLayout,
+    actions: ActionMap,
+    read: ReadOptions,
+    metadata: Mapping[str, Any],
+    horizon: int,
+    probed: Sequence[Probed],
 ) -> EnvInfo:
-    """What is known of envs of one layout. horizon: the longest. probed: of each task."""
+    """What is known of envs of one layout. metadata: an env's. horizon: the longest. probed: of each task."""
+    said = control_rate(metadata)
+    hz = read.control_hz or said or _DEFAULT_HZ
+    reads = layout.describe()
+    if layout.images:
+        who = "--env.control-hz" if read.control_hz else "metadata['render_fps']" if said else "assumed"
+        reads += [f"rate: {hz:g} Hz, {who}", *_instructions(read, probed)]
     return EnvInfo(
         backend="gymnasium",
         suite=SUITE,
@@ -50,8 +61,16 @@ def env_info(
         has_success=all(found.has_success for found in probed),
         repeatable=all(found.repeatable for found in probed),
         instructed=bool(read.instruction) or all(found.instruction for found in probed),
-        reads=tuple(layout.describe()),
+        reads=tuple(reads),
     )
+
+
+def _instructions(read: ReadOptions, probed: Sequence[Probed]) -> list[str]:
+    """What is to be done, and who says so: one line, none where nobody does."""
+    if read.instruction:
+        return [f"instruction: '{read.instruction}', --env.instruction"]
+    first = [found.instruction for found in probed if found.instruction]
+    return [f"instruction: the environment's, first '{first[0]}'"] if first else []
 
 
 def make(name: str) -> gymnasium.Env[Any, Any]:
@@ -125,13 +144,13 @@ def _headless_gl() -> Iterator[None]:
         del os.environ["MUJOCO_GL"]
 
 
-def control_rate(metadata: Mapping[str, Any]) -> float:
-    """Control steps a second as `metadata` says; the usual rate where it says nothing that can be one."""
+def control_rate(metadata: Mapping[str, Any]) -> float | None:
+    """Control steps a second as `metadata` says; None where it says nothing that can be one."""
     try:
         said = float(metadata.get("render_fps"))  # pyright: ignore[reportArgumentType]
     except (TypeError, ValueError):
-        return _DEFAULT_HZ
-    return said if 0 < said < math.inf else _DEFAULT_HZ
+        return None
+    return said if 0 < said < math.inf else None
 
 
 def draw(render: Callable[[], Any], name: str, size: int) -> Array:

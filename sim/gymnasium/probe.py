@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 
 from embodied_rl.errors import UserError
 from embodied_rl.rng import GYMNASIUM_RESET, EpisodeStream, philox
-from embodied_rl.sim.gymnasium.actions import ActionMap
+from embodied_rl.sim.gymnasium.actions import ActionMap, drawn
 from embodied_rl.sim.gymnasium.spaces import ArrayObservation, ObservationLayout
 
 SUCCESS_KEYS = ("is_success", "success")
@@ -173,7 +173,7 @@ def _run(
         begun = begin(env, layout, state, state)
         shown.append((*_bytes(begun.seen), begun.instruction))
         for _ in range(steps):
-            taken = advance(env, layout, actions.convert(draws.uniform(actions.low, actions.high).astype(np.float32)))
+            taken = advance(env, layout, actions.convert(drawn(draws, actions.low, actions.high)))
             shown.append((*_bytes(taken.seen), taken.reward, taken.terminated, taken.truncated, taken.success))
             flag = taken.success if taken.success is not None else flag
             if taken.terminated or taken.truncated:

@@ -25,7 +25,9 @@ _KNOWN = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
 _PROPRIO = ("agent_pos", "state", "observation.state")
 """What LeRobot's and other envs with images call what the robot feels, the first that is there."""
 _NO_COLOURS = ("depth", "seg", "mask")
-"""A part whose key has one of these words holds no RGB image, whatever its shape."""
+"""What lies under a key with one of these words holds no RGB image, whatever its shape."""
+_COLOURS = ("rgb", "rgba", "color", "colour", "image", "images", "pixels")
+"""But where a key below it says so: a camera may be called depth_camera."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,7 @@ def layout_of(space: spaces.Space[Any], options: ReadOptions | None = None) -> O
         each = ", ".join(f"{image.name} {image.size[0]}x{image.size[1]}" for image in images)
         raise UserError(f"the observation has images of several sizes ({each}): choose by --env.cameras NAME ...")
     read = {image.path for image in images}
-    proprio = _chosen_proprio(parts, asked.proprio, has_images=bool(images))
+    proprio = _chosen_proprio(parts, asked.proprio, found)
     left_out = [image.path for image in found if image.path not in read]
     for path, part in parts.items():
         if path not in read and path not in left_out and _is_unread_image(path, part):
@@ -195,6 +197,8 @@ def _looks_like_image(box: spaces.Box) -> bool:
         if grey and not (bounded and float(box.low.min()) >= 0):
             return False
         least = _FEWEST_PIXELS if bounded and not grey else _USUAL_PIXELS
+        if len(box.shape) == _PIXEL_DIMS and 1 in (box.shape[0], box.shape[-1]):  # a depth image has no bounds
+            least = _FEWEST_PIXELS
     return len(box.shape) > 1 and min(sorted(box.shape)[-2:]) >= least
 
 
@@ -267,15 +271,18 @@ def _chosen_images(found: list[ImagePart], names: tuple[str, ...]) -> tuple[Imag
 
 
 def _chosen_proprio(
-    parts: Mapping[Path, spaces.Space[Any]], names: tuple[str, ...], *, has_images: bool
+    parts: Mapping[Path, spaces.Space[Any]], names: tuple[str, ...], images: list[ImagePart]
 ) -> tuple[Path, ...]:
     """The parts that say what the robot feels. Without images nothing is told apart: all numbers are the state."""
     known = {_dotted(path): path for path, part in parts.items() if isinstance(part, _KNOWN)}
     refuse_twice(names, "proprio")
+    shown = {_dotted(image.path) for image in images}
     for name in names:
+        if name in shown:
+            raise UserError(f"--env.proprio {name}: that part of the observation is an image, as --env.cameras reads.")
         if name not in known:
             raise UserError(f"--env.proprio {name}: the observation has no such part.{suggest(name, known)}")
-    if names or not has_images:
+    if names or not images:
         return tuple(known[name] for name in names)
     usual = [known[name] for name in _PROPRIO if name in known]
     return tuple(usual[:1])
@@ -288,8 +295,14 @@ def _is_unread_image(path: Path, space: spaces.Space[Any]) -> bool:
 
 
 def _is_without_colours(path: Path) -> bool:
-    words = path[-1].lower().replace(".", "_").split("_") if path else ()
-    return any(word.startswith(_NO_COLOURS) for word in words)
+    """The last key that says what is shown decides."""
+    for key in reversed(path):
+        words = key.lower().replace(".", "_").split("_")
+        if any(word.startswith(_NO_COLOURS) for word in words):
+            return True
+        if any(word in _COLOURS for word in words):
+            return False
+    return False
 
 
 def _refuse_unreadable(name: str, space: spaces.Space[Any]) -> None:

@@ -13,7 +13,7 @@ import torch
 from embodied_rl.errors import UserError
 from embodied_rl.sim.checks import check_counts, check_env_ids
 from embodied_rl.sim.gymnasium.actions import ActionMap, action_map
-from embodied_rl.sim.gymnasium.load import RGB, SUITE, control_rate, draw, env_info, horizon_of, make, squared
+from embodied_rl.sim.gymnasium.load import RGB, SUITE, draw, env_info, horizon_of, make, squared
 from embodied_rl.sim.gymnasium.probe import Probed, advance, begin, close, one_line, probe
 from embodied_rl.sim.gymnasium.spaces import ArrayObservation, ReadOptions, layout_of
 from embodied_rl.sim.stepping import bounded_actions
@@ -83,13 +83,13 @@ class GymnasiumVecEnv:
             space, actions = _shared_spaces(ids, opened)
             self._actions: ActionMap = action_map(actions, ids[0], own_units=self._read.own_units)
             self._layout = layout_of(space, self._read)
-            hz = self._read.control_hz or control_rate(opened[0].metadata)
+            metadata = opened[0].metadata
         finally:
             for env in opened:
                 close(env)
         probed = [self._probe(task) for task in self._ids]
         self._said: set[str] = set()
-        self.info = env_info(self._layout, self._actions, self._read, hz, max(self._horizons.values()), probed)
+        self.info = env_info(self._layout, self._actions, self._read, metadata, max(self._horizons.values()), probed)
         self._sub_envs: list[_SubEnv | None] = [None] * num_envs
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:

@@ -20,7 +20,6 @@ from embodied_rl.sim.gymnasium.batches import device_of, in_host, read_rows, row
 from embodied_rl.sim.gymnasium.load import (
     RGB,
     SUITE,
-    control_rate,
     draw,
     drawing_options,
     env_info,
@@ -82,7 +81,6 @@ class VectorEntryVecEnv:
             self._actions = action_map(env.single_action_space, name, own_units=self._read.own_units)
             self._layout = layout_of(env.single_observation_space, self._read)
             self._space = batch_space(env.single_observation_space, num_envs)
-            hz = self._read.control_hz or control_rate(env.metadata)
             observation, infos = self._reset_all()
             words = self._instruction(infos, 0)
             self._device, self._mode = device_of(observation), env.metadata.get("autoreset_mode")
@@ -90,7 +88,9 @@ class VectorEntryVecEnv:
             close(env)
             raise
         self.info = replace(
-            env_info(self._layout, self._actions, self._read, hz, self._horizon, [Probed(False, True, words)]),
+            env_info(
+                self._layout, self._actions, self._read, env.metadata, self._horizon, [Probed(False, True, words)]
+            ),
             simulator=f"gymnasium {gymnasium.__version__}, {type(env.unwrapped).__name__}",
             steps_together=True,
         )

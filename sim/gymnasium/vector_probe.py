@@ -11,6 +11,7 @@ import torch
 
 from embodied_rl.errors import UserError
 from embodied_rl.rng import EpisodeStream, philox
+from embodied_rl.sim.gymnasium.actions import drawn
 from embodied_rl.sim.gymnasium.load import SUITE, spec_of
 from embodied_rl.sim.gymnasium.probe import one_line
 from embodied_rl.sim.gymnasium.spaces import ReadOptions
@@ -112,7 +113,7 @@ class _Episodes:
         for _ in range(steps):
             if not (ids := list(self._running)):
                 return
-            actions = np.stack([draws.uniform(low, high) for _, draws in self._running.values()]).astype(np.float32)
+            actions = np.stack([drawn(draws, low, high) for _, draws in self._running.values()])
             result = self._env.step(ids, torch.from_numpy(actions[:, None]))
             facts = torch.stack([result.terminated, result.truncated, result.success, result.failed]).T.tolist()
             for env_id, seen, reward, flags in zip(

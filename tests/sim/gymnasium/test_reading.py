@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 from embodied_rl.errors import UserError
 from embodied_rl.policies.preprocessing.resize import bilinear_pillow, bilinear_pillow_padded
-from embodied_rl.sim.gymnasium.actions import action_map
+from embodied_rl.sim.gymnasium.actions import action_map, drawn
 from embodied_rl.sim.gymnasium.spaces import ReadOptions, layout_of
 from embodied_rl.sim.gymnasium.vec_env import GymnasiumVecEnv
 from embodied_rl.sim.wrappers.fitted_images import FittedImages
@@ -65,6 +65,8 @@ def test_an_id_in_the_form_of_lerobot_is_read_whole() -> None:
         assert info.reads == (
             "camera top: observation['pixels']['top'], 96x96",
             "proprio: observation['agent_pos'], 14 numbers",
+            "rate: 50 Hz, metadata['render_fps']",
+            "instruction: the environment's, first 'Move both hands to the marks'",
         )
         env.reset([0], [EpisodeSpec(0, f"gymnasium/{ARMS}", 3, 1)])
         obs = env.new_observation(1)
@@ -85,8 +87,39 @@ def test_actions_may_be_in_the_environments_own_units() -> None:
         assert torch.equal(obs.proprio, target[:, 0])
     box = spaces.Box(np.array([0, -np.inf], np.float32), np.array([4, np.inf], np.float32))
     own = action_map(box, "Mine-v0", own_units=True)
-    assert (own.low, own.high) == ((0, -1), (4, 1))
-    assert own.convert(np.array([5, 0.5], np.float32)).tolist() == [4, 0.5]
+    assert (own.low, own.high) == ((0, -np.inf), (4, np.inf))
+    assert own.convert(np.array([5, 2.8], np.float32)).tolist() == [4, pytest.approx(2.8)]
+    assert action_map(box, "Mine-v0").convert(np.array([1, 1], np.float32)).tolist() == [4, 1]
+
+
+def test_a_random_action_without_bounds_is_small() -> None:
+    actions = [drawn(np.random.default_rng(seed), (0, -np.inf), (4, np.inf)) for seed in range(50)]
+    assert (np.min(actions, axis=0) >= (0, -1)).all()
+    assert (np.max(actions, axis=0) <= (4, 1)).all()
+    assert np.std(actions, axis=0).min() > 0.3
+
+
+@pytest.mark.parametrize("kind", ["depth", "segmentation", "masks"])
+def test_what_lies_under_a_key_of_another_kind_is_no_camera(kind: str) -> None:
+    layout = layout_of(spaces.Dict({"rgb": spaces.Dict({"front": PIXELS}), kind: spaces.Dict({"front": PIXELS})}))
+    assert [image.path for image in layout.images] == [("rgb", "front")]
+    assert layout.left_out == ((kind, "front"),)
+    named_so = spaces.Dict({"depth_camera": spaces.Dict({"rgb": PIXELS, "depth": PIXELS})})
+    assert [image.path for image in layout_of(named_so).images] == [("depth_camera", "rgb")]
+
+
+@pytest.mark.parametrize("shape", [(48, 48, 1), (1, 48, 48)])
+def test_a_depth_image_without_bounds_is_no_state(shape: tuple[int, ...]) -> None:
+    distance = spaces.Box(0, np.inf, shape, np.float32)
+    layout = layout_of(spaces.Dict({"pixels": PIXELS, "distance": distance, "agent_pos": JOINTS}))
+    assert (layout.state_dim, layout.left_out) == (0, (("distance",),))
+    with pytest.raises(UserError, match="looks like an image"):
+        layout_of(spaces.Dict({"distance": distance, "joints": JOINTS}))
+
+
+def test_an_image_is_no_proprio() -> None:
+    with pytest.raises(UserError, match=r"--env.proprio pixels.*is an image"):
+        layout_of(spaces.Dict({"pixels": PIXELS, "agent_pos": JOINTS}), ReadOptions(proprio=("pixels",)))
 
 
 def sample(space: spaces.Space[Any]) -> Any:
