@@ -112,6 +112,16 @@ class Silent(faulty_envs.Constant):
         super().__init__(space=LEROBOT)
 
 
+class Unbounded(faulty_envs.Constant):
+    """Takes any number."""
+
+    task = "go anywhere"
+
+    def __init__(self) -> None:
+        super().__init__(space=LEROBOT)
+        self.action_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+
 class Blind(faulty_envs.Constant):
     """Shows a state."""
 
@@ -125,6 +135,7 @@ class Blind(faulty_envs.Constant):
         (Silent, (), "says none: give one by --env.instruction TEXT"),
         (Silent, ("--env.cameras", "left"), "--env.cameras left: the observation has no such image; it has top, wrist"),
         (Silent, ("--env.instruction", "lift", "--policy.lora-rank", "4"), "name it by --policy.checkpoint"),
+        (Unbounded, (), "action 0 of suite 'gymnasium' has no bounds"),
         (Blind, (), "policy openvla reads images, and suite 'gymnasium' shows a state: train it with mlp"),
     ],
 )
