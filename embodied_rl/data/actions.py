@@ -23,7 +23,7 @@ def share_beyond(action: Array) -> Array:
     return (np.abs(action) > 1 + _ROUNDING).mean(axis=0)
 
 
-def fit_actions(data: Demonstrations, gripper: Gripper) -> str:
+def fit_actions(data: Demonstrations, gripper: Gripper) -> list[str]:
     """Bring the gripper of `data` to the simulator's -1 open, 1 closed, in place; check every dimension.
 
     Actions in the robot's own units stay as they are, and `data` says so afterwards.
@@ -35,7 +35,7 @@ def fit_actions(data: Demonstrations, gripper: Gripper) -> str:
             `collect` says; else signed, where some number is below 0.
 
     Returns:
-        A sentence about what is cut off; empty when nothing is.
+        What is to be said, a line each: what the last dimension was taken for where nothing says it, what is cut off.
 
     Raises:
         UserError: the actions are in other units.
@@ -44,7 +44,7 @@ def fit_actions(data: Demonstrations, gripper: Gripper) -> str:
         gripper = "none" if data.source["own_units"] else "signed"
     if gripper == "none":
         data.own_units = True
-        return ""
+        return []
     last, count = data.action[:, -1], data.action.shape[1]
     if gripper == "auto" and count != _ARM_AND_GRIPPER and not data.source:
         raise UserError(
@@ -73,6 +73,11 @@ def fit_actions(data: Demonstrations, gripper: Gripper) -> str:
             "LIBERO's actions do not go: --gripper none where they are the robot's own, such as joint angles; else "
             "convert the data set first"
         )
+    lines = []
+    if gripper == "auto" and not data.source:
+        lines.append(
+            f"{count} actions in [-1, 1], the last the gripper's, -1 open and 1 closed: --gripper none if it is a joint"
+        )
     if share.any():
-        return f"{share.max():.2%} of action {worst} lies beyond -1 to 1 and is cut off there"
-    return ""
+        lines.append(f"{share.max():.2%} of action {worst} lies beyond -1 to 1 and is cut off there")
+    return lines

@@ -103,12 +103,16 @@ def refuse_reward(config: EnvConfig, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MadeFor:
-    """What a registered policy was made by and for. name: '' of an object that was passed."""
+    """What a registered policy was made by and for. name: '' of an object that was passed.
+
+    own_units: it decides actions in the units of the data that it imitated, and not in [-1, 1].
+    """
 
     name: str
     config: CustomPolicyConfig
     info: EnvInfo
     imports: tuple[str, ...] = ()
+    own_units: bool = False
 
     def make(self) -> TrainablePolicy:
         """A new policy, whose weights follow from torch's random numbers; UserError where nothing has the name."""
@@ -121,8 +125,8 @@ class MadeFor:
         return policy
 
 
-def new_custom_policy(config: TrainConfig, name: str, info: EnvInfo) -> TrainablePolicy:
-    """A new policy of the registered `name`, or the one of its checkpoint; its weights follow from the config's seed.
+def new_custom_policy(config: TrainConfig, name: str, info: EnvInfo, *, own_units: bool) -> TrainablePolicy:
+    """A new policy of the registered `name`, whose weights follow from the config's seed. own_units: see `MadeFor`.
 
     Raises:
         UserError: nothing has the name, or the policy was passed as an object when the run began.
@@ -133,14 +137,14 @@ def new_custom_policy(config: TrainConfig, name: str, info: EnvInfo) -> Trainabl
             f"{config.output} trains a {config.policy.class_name}, which was passed as an object: go on with "
             "embodied_rl.train(resume=..., policy=...), or register it (register_policy)."
         )
-    policy = _seeded(MadeFor(name, config.policy, info, config.imports), config.seed)
+    policy = _seeded(MadeFor(name, config.policy, info, config.imports, own_units), config.seed)
     _module(policy).to(config.device)
     return policy
 
 
-def new_for_data(name: str, info: EnvInfo, seed: int) -> Any:
+def new_for_data(name: str, info: EnvInfo, seed: int, *, own_units: bool) -> Any:
     """A new policy of the registered `name`, with its options as they are, for what a data set shows."""
-    return _seeded(MadeFor(name, CUSTOM_POLICIES[name].options(), info, imported()), seed)
+    return _seeded(MadeFor(name, CUSTOM_POLICIES[name].options(), info, imported(), own_units), seed)
 
 
 def _seeded(made: MadeFor, seed: int) -> TrainablePolicy:
@@ -175,6 +179,7 @@ def save_custom(policy: Any, folder: Path, provenance: dict[str, Any]) -> None:
             "options": dataclasses.asdict(made.config),
             "info": dataclasses.asdict(made.info),
             "imports": made.imports,
+            "own_units": made.own_units,
         }
     weights = partial(save_model, _module(policy))
     files = {WEIGHTS: lambda path: weights(str(path)), CONFIG: to_json(config), PROVENANCE: to_json(provenance)}
@@ -199,6 +204,14 @@ def load_into(policy: Any, folder: Path) -> None:
         raise UserError(f"{folder / WEIGHTS} does not fit {class_of(policy)}: {text}") from error
 
 
+def decides_own_units(folder: Path) -> bool:
+    """`MadeFor.own_units` of the policy in `folder`; of one that does not say it yet, by its data's bounds."""
+    config = read_json(folder / CONFIG)
+    info = config.get("info", {})
+    in_unit = {*info.get("action_low", ())} == {-1.0} and {*info.get("action_high", ())} == {1.0}
+    return bool(config.get("own_units", info.get("backend") == "data" and not in_unit))
+
+
 def load_custom(folder: Path) -> TrainablePolicy:
     """The registered policy in `folder`, made anew for the simulator that it was trained in.
 
@@ -219,7 +232,7 @@ def load_custom(folder: Path) -> TrainablePolicy:
         raise UserError(f"{source}: no policy '{name}' is registered: name the module that does it with --import.")
     options = read_dataclass(CUSTOM_POLICIES[name].options, config.get("options", {}), where="options", source=source)
     with torch.random.fork_rng():
-        policy = MadeFor(name, options, info, imports).make()
+        policy = MadeFor(name, options, info, imports, decides_own_units(folder)).make()
     load_into(policy, folder)
     return policy
 

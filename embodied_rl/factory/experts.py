@@ -24,7 +24,7 @@ from embodied_rl.data.collect import Bench
 from embodied_rl.errors import UserError
 from embodied_rl.factory.backends import check_fits
 from embodied_rl.factory.demonstrations import hold_bench
-from embodied_rl.factory.made_for import learned_in, need_control_rate, trained_env
+from embodied_rl.factory.made_for import as_learned, learned_in, need_as_learned, trained_env
 from embodied_rl.factory.policies import open_policy, policy_folder
 from embodied_rl.factory.suites import asked, load, open_tasks
 from embodied_rl.factory.view import View, view_of
@@ -144,7 +144,7 @@ class _Teacher:
             info = dataclasses.replace(info, image_shape=(policy.config.image_size,) * 2)
         check_fits(policy, info, stage.expert)
         provenance = read_provenance(policy_folder(stage.expert))
-        need_control_rate(provenance, info.control_hz, stage.expert, getattr(policy, "unnorm_key", None))
+        need_as_learned(provenance, stage.env, info, stage.expert, getattr(policy, "unnorm_key", None))
         # The env is open for actions in its own units; others are stretched to its bounds, as in their training.
         self._stretched = isinstance(stage.env, GymnasiumConfig) and not view_of(policy).own_units
 
@@ -221,6 +221,8 @@ def stage_of(suite: Suite, tasks: tuple[str, ...], image_size: int | None, exper
             trained = dataclasses.replace(trained, instruction=None)  # these have other words
         if isinstance(trained, GymnasiumConfig | CustomEnvConfig):
             env = trained
+        else:
+            env = as_learned(env, tasks, expert, suite.name)
         return Stage(suite.name, tasks, dataclasses.replace(env, num_envs=1, processes=None), None, expert, imported())
     if isinstance(env, ManiSkillConfig) and isinstance(trained, ManiSkillConfig):
         env = dataclasses.replace(env, control_mode=trained.control_mode)

@@ -6,9 +6,9 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from embodied_rl.config.env import AUTO, EnvConfig, GymnasiumConfig, ManiSkillConfig
+from embodied_rl.config.env import AUTO, CustomEnvConfig, EnvConfig, GymnasiumConfig, ManiSkillConfig, SceneConfig
 from embodied_rl.config.suites import suite_named
 from embodied_rl.config.train import kind_of, read_env
 from embodied_rl.errors import UserError
@@ -16,6 +16,9 @@ from embodied_rl.policies.checkpoints.hub import is_repository
 from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped
 from embodied_rl.utils.plugins import import_modules
 from embodied_rl.utils.words import same_rate
+
+if TYPE_CHECKING:
+    from embodied_rl.vec_env import EnvInfo
 
 _SHOWN = ("cameras", "proprio", "instruction", "control_hz")
 """Options of gymnasium's envs that say what is shown."""
@@ -40,13 +43,29 @@ def import_modules_of(checkpoint: str | None) -> None:
     import_modules(imports, f"{checkpoint} was trained with --import")
 
 
-def trained_env(checkpoint: str | None, suite: str) -> EnvConfig | None:
+def trained_env(checkpoint: str | None, suite: str, key: str | None = None) -> EnvConfig | None:
     """The options of the envs that a checkpoint was trained in, or its demonstrations were recorded in.
 
-    None where that was another suite, or is not said.
+    Of gymnasium's envs with the cameras that it looks at. key: as of `learned_cameras`. None where that was another
+    suite, or is not said.
     """
-    env = learned_in(_provenance(checkpoint), suite).get("env")
-    return None if env is None else read_env(env, suite, f"{checkpoint}")
+    provenance = _provenance(checkpoint)
+    said = learned_in(provenance, suite).get("env")
+    env = None if said is None else read_env(said, suite, f"{checkpoint}")
+    cameras = learned_cameras(provenance, key)
+    return dataclasses.replace(env, cameras=cameras) if cameras and isinstance(env, GymnasiumConfig) else env
+
+
+def learned_cameras(provenance: Mapping[str, Any], key: str | None = None) -> tuple[str, ...]:
+    """The cameras that a checkpoint's policy looks at, in its order; () where that is not said.
+
+    key: of the data set for whose robot it acts, where it learned from several.
+    """
+    return tuple(_robot(provenance, key).get("cameras") or ())
+
+
+def _robot(provenance: Mapping[str, Any], key: str | None) -> Mapping[str, Any]:
+    return provenance.get("robots", {}).get(key, provenance)
 
 
 def learned_in(provenance: Mapping[str, Any], suite: str) -> Mapping[str, Any]:
@@ -66,15 +85,18 @@ def learned_in(provenance: Mapping[str, Any], suite: str) -> Mapping[str, Any]:
     return {"env": env, "tasks": tuple(tasks), "imports": first.get("imports", ())}
 
 
-def as_learned(env: EnvConfig, tasks: Sequence[str], checkpoint: str | None, suite: str) -> EnvConfig:
+def as_learned(
+    env: EnvConfig, tasks: Sequence[str], checkpoint: str | None, suite: str, key: str | None = None
+) -> EnvConfig:
     """`env`, where it leaves open what an action is or what is shown, as a checkpoint learned it.
 
-    What gymnasium's envs show is taken over for the same tasks only.
+    What gymnasium's envs show is taken over for the same tasks only, but for the cameras and their order. key: as of
+    `learned_cameras`.
 
     Raises:
         UserError: `env` names another controller.
     """
-    trained = trained_env(checkpoint, suite) if isinstance(env, ManiSkillConfig | GymnasiumConfig) else None
+    trained = trained_env(checkpoint, suite, key) if isinstance(env, ManiSkillConfig | GymnasiumConfig) else None
     if isinstance(env, ManiSkillConfig) and isinstance(trained, ManiSkillConfig):
         if AUTO not in (trained.control_mode, env.control_mode) and env.control_mode != trained.control_mode:
             raise UserError(
@@ -82,11 +104,13 @@ def as_learned(env: EnvConfig, tasks: Sequence[str], checkpoint: str | None, sui
                 f"{env.control_mode}: leave the option out."
             )
         return env if env.control_mode != AUTO else dataclasses.replace(env, control_mode=trained.control_mode)
-    if isinstance(env, GymnasiumConfig) and isinstance(trained, GymnasiumConfig):
-        if set(tasks) != set(learned_in(_provenance(checkpoint), suite).get("tasks", ())):
-            return env
+    if not isinstance(env, GymnasiumConfig):
+        return env
+    provenance = _provenance(checkpoint)
+    same_tasks = set(tasks) == set(learned_in(provenance, suite).get("tasks", ()))
+    if same_tasks and isinstance(trained, GymnasiumConfig):
         return dataclasses.replace(env, **{name: getattr(env, name) or getattr(trained, name) for name in _SHOWN})
-    return env
+    return dataclasses.replace(env, cameras=env.cameras or learned_cameras(provenance, key))
 
 
 def simulator_for(checkpoint: str | None, suite: str) -> str:
@@ -119,12 +143,46 @@ def need_control_rate(
 
     key: of the data set for whose robot it acts, where it learned from several.
     """
-    robot = provenance.get("robots", {}).get(key, provenance)
-    learned = robot.get("control_hz")
+    learned = _robot(provenance, key).get("control_hz")
     if isinstance(learned, int | float) and not same_rate(learned, control_hz):
+        advice = f"Imitate data of {control_hz:g} Hz (sft --fps says what a data set's is)"
+        if "dataset" not in provenance:
+            advice = f"Train a policy at {control_hz:g} Hz, or take a simulator of {learned:g} Hz"
         raise UserError(
             f"{checkpoint} learned from {learned:g} actions a second, the simulator takes {control_hz:g}: its motions "
-            f"would be wrong by that factor. Imitate data of {control_hz:g} Hz (sft --fps says what a data set's is)"
+            f"would be wrong by that factor. {advice}"
+        )
+
+
+def need_as_learned(
+    provenance: Mapping[str, Any], env: EnvConfig, info: EnvInfo, checkpoint: str, key: str | None = None
+) -> None:
+    """UserError where a simulator takes actions at another rate, or shows other cameras, than a checkpoint learned.
+
+    Scenes and the simulators that draw as they are told have cameras of their own names. Those of gymnasium that
+    --env.cameras names may have other names, but no name another place.
+
+    Args:
+        provenance: what the checkpoint says of its training; what it does not say is not checked.
+        env: the options that the simulator was opened with.
+        info: the simulator, open.
+        checkpoint: where the policy comes from, for the message.
+        key: as of `learned_cameras`.
+    """
+    need_control_rate(provenance, info.control_hz, checkpoint, key)
+    learned, shown = learned_cameras(provenance, key), info.cameras
+    if not learned or learned == shown or isinstance(env, SceneConfig):
+        return
+    moved = any(name in shown and shown.index(name) != place for place, name in enumerate(learned))
+    if isinstance(env, GymnasiumConfig):
+        wrong, advice = moved or not env.cameras, "say by --env.cameras which they are, in this order"
+    else:
+        wrong = moved or isinstance(env, CustomEnvConfig)
+        advice = "a simulator must show them by these names, in this order"
+    if wrong:
+        raise UserError(
+            f"{checkpoint} learned from the cameras {', '.join(learned)}, and suite '{info.suite}' shows "
+            f"{', '.join(shown) or 'none'}: {advice}."
         )
 
 

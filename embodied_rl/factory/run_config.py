@@ -16,7 +16,7 @@ from embodied_rl.config.train import TrainConfig, kind_of
 from embodied_rl.errors import UserError
 from embodied_rl.factory.backends import new_state_policy
 from embodied_rl.factory.critic import fit_critic
-from embodied_rl.factory.custom import load_into, new_custom_policy
+from embodied_rl.factory.custom import decides_own_units, load_into, new_custom_policy
 from embodied_rl.factory.fresh import fresh_image_policy, fresh_view
 from embodied_rl.factory.policies import load_options, open_policy, policy_folder, prepare_policy
 from embodied_rl.factory.scenes import pick_render_quality
@@ -113,7 +113,16 @@ def begins_anew(config: TrainConfig) -> bool:
 
 def new_view(config: TrainConfig, **options: Any) -> View:
     """What that policy will look at; options: further ones of `View`."""
-    return fresh_view(config, **options) if config.policy.observes == "images" else View(**options)
+    if config.policy.observes == "images":
+        return fresh_view(config, **options)
+    return View(own_units=_own_units(config), **options)
+
+
+def _own_units(config: TrainConfig) -> bool:
+    """Whether it goes on from a policy of the user's that decides actions in an env's own units."""
+    policy = config.policy
+    known = isinstance(policy, CustomPolicyConfig) and policy.checkpoint
+    return bool(known) and decides_own_units(policy_folder(policy.checkpoint))
 
 
 def new_policy(config: TrainConfig, env: SuiteEnv) -> Any:
@@ -129,7 +138,8 @@ def new_policy(config: TrainConfig, env: SuiteEnv) -> Any:
         return policy
     if not isinstance(config.policy, CustomPolicyConfig):
         return new_state_policy(config, env.info)
-    policy: Any = new_custom_policy(config, kind_of("policy", config.policy), env.info)
+    kind, own_units = kind_of("policy", config.policy), _own_units(config)
+    policy: Any = new_custom_policy(config, kind, env.info, own_units=own_units)
     if config.policy.checkpoint:
         with recorded_files() as files:
             load_into(policy, policy_folder(config.policy.checkpoint))

@@ -49,7 +49,7 @@ class View:
 def view_of(policy: Any, **options: Any) -> View:
     """What `policy` looks at; options: further ones of `View`."""
     if policy.architecture == CUSTOM:
-        return _made_for(policy.made_for.info, **options)
+        return _made_for(policy.made_for.info, policy.made_for.own_units, **options)
     if policy.architecture == "mlp":
         return View(device=policy.device.type, **options)
     return View(
@@ -63,11 +63,11 @@ def view_of(policy: Any, **options: Any) -> View:
     )
 
 
-def _made_for(info: EnvInfo, **options: Any) -> View:
+def _made_for(info: EnvInfo, own_units: bool, **options: Any) -> View:
     """What a custom policy looks at; only scenes are drawn as somebody wants them."""
     table = find_suite(info.suite.partition("+")[0])
     if table is None or table.observes != "images":
-        return View(**options)
+        return View(own_units=own_units, **options)
     return View(image_size=info.image_shape[0], cameras=len(info.cameras), state=info.state_dim > 0, **options)
 
 

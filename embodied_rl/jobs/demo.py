@@ -11,7 +11,7 @@ from embodied_rl.config.suites import suite_named
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.benchmark import interleaved
 from embodied_rl.factory.backends import check_fits, check_observes
-from embodied_rl.factory.made_for import need_control_rate, simulator_for, trained_env
+from embodied_rl.factory.made_for import as_learned, need_as_learned, simulator_for, trained_env
 from embodied_rl.factory.policies import open_policy, policy_folder
 from embodied_rl.factory.suites import load, open_tasks
 from embodied_rl.factory.view import view_of
@@ -48,8 +48,9 @@ def run(
         UserError: The checkpoint does not fit the suite, or the simulator draws no images.
     """
     console = LastingConsole()
-    trained = trained_env(options.checkpoint, suite) if suite_named(suite).observes == "any" else None
-    config = one_env(trained or ENVS[simulator_for(options.checkpoint, suite)]())
+    begun, key = options.checkpoint, options.unnorm_key
+    trained = trained_env(begun, suite, key) if suite_named(suite).observes == "any" else None
+    config = one_env(trained or as_learned(ENVS[simulator_for(begun, suite)](), names, begun, suite, key))
     tasks = load(suite, names, config)
     folder = policy_folder(options.checkpoint)
     policy = open_policy(options.checkpoint, pick_device("auto"), options.load_options(folder))
@@ -57,8 +58,9 @@ def run(
     results: list[EpisodeResult] = []
     video: list[Array] = []
     with open_tasks(tasks, config, view_of(policy)) as env:
-        need_control_rate(read_provenance(folder), env.info.control_hz, options.checkpoint)
         check_fits(policy, env.info, options.checkpoint)
+        key = getattr(policy, "unnorm_key", None)
+        need_as_learned(read_provenance(folder), config, env.info, options.checkpoint, key)
         hz, flagged = env.info.control_hz, env.info.has_success
         for spec in interleaved(evaluation_specs(env.heldout_states, seed=0))[:episodes]:
             try:

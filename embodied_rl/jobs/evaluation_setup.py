@@ -19,7 +19,7 @@ from embodied_rl.evaluation.benchmark import interleaved, run_missing
 from embodied_rl.evaluation.overlap import Overlap, overlap, trained_states
 from embodied_rl.evaluation.results_log import EpisodeOutcome, EpisodeResultsLog
 from embodied_rl.factory.backends import check_fits, check_observes, observes
-from embodied_rl.factory.made_for import as_learned, learned_in, need_control_rate
+from embodied_rl.factory.made_for import as_learned, learned_in, need_as_learned, need_control_rate
 from embodied_rl.factory.policies import open_policy, policy_folder, policy_info
 from embodied_rl.factory.premises import failed_premises
 from embodied_rl.factory.scenes import pick_renderer
@@ -120,10 +120,10 @@ def _as_trained(command: BenchmarkCommand, suite: str) -> BenchmarkCommand:
     if not suite_named(suite).example:
         return command
     provenance = read_provenance(policy_folder(command.checkpoint))
-    if provenance.get("suite") != suite:
-        return command
     tasks = command.tasks or tuple(learned_in(provenance, suite).get("tasks", ()))
-    env = as_learned(command.env, tasks, command.checkpoint, suite)
+    env = as_learned(command.env, tasks, command.checkpoint, suite, command.unnorm_key)
+    if provenance.get("suite") != suite:
+        return dataclasses.replace(command, env=env)
     before = current_env(provenance.get("config", {}).get("env", {}), suite, "provenance")
     kept = {"reward_mode": before["reward_mode"]} if "reward_mode" in before and hasattr(env, "reward_mode") else {}
     if isinstance(env, EnvPoolConfig) and env.reward_mode in POTENTIALS:
@@ -156,7 +156,11 @@ def prepare(plan: EvaluationPlan, command: BenchmarkCommand) -> Evaluated:
 
 
 def evaluation_env(plan: EvaluationPlan, policy: AnyPolicy, renderer: str) -> SuiteEnv:
-    """The envs as the protocol and the policy want them. renderer: of `Evaluated`."""
+    """The envs as the protocol and the policy want them. renderer: of `Evaluated`.
+
+    Raises:
+        UserError: They do not show what the policy looks at, or take actions at another rate than it learned.
+    """
     tasks, env = plan.tasks, plan.command.env
     if plan.variants:
         tasks = dataclasses.replace(tasks, scenes=tuple(variant.task for variant in plan.variants.values()))
@@ -166,7 +170,9 @@ def evaluation_env(plan: EvaluationPlan, policy: AnyPolicy, renderer: str) -> Su
     view = view_of(policy, protocol=plan.protocol, judged=True, run_on=run_on, translate=translate)
     opened = open_tasks(tasks, env, view)
     try:
-        check_fits(policy, opened.info, plan.command.checkpoint)
+        checkpoint, key = plan.command.checkpoint, getattr(policy, "unnorm_key", None)
+        check_fits(policy, opened.info, checkpoint)
+        need_as_learned(read_provenance(policy_folder(checkpoint)), env, opened.info, checkpoint, key)
     except UserError:
         opened.close()
         raise

@@ -149,7 +149,9 @@ def _start(command: SftCommand) -> _Start:
     said = PublishedOptions(preset=command.preset, tokenizer=command.tokenizer, variant=command.variant)
     request = said.options_for(folder, command.policy)
     if request.family.name == CUSTOM:
-        raise UserError(f"{folder} holds a policy of your own: sft begins from what registers it, --policy NAME.")
+        raise UserError(
+            f"{folder} holds a policy of your own, and sft can't go on from one: it begins anew, --policy NAME."
+        )
     policy = load_weights(folder, request)
     predicts = getattr(policy.config, "horizon", policy.chunk_len)
     return _Start(request.family, policy.config, command.chunk_len or predicts, folder, policy)
@@ -179,7 +181,8 @@ def _registered(command: SftCommand, start: _Start, sources: Sequence[Source]) -
     """A registered policy for what the data shows, and how many control steps it predicts."""
     if len({source.key for source in sources}) > 1:
         raise UserError("a policy of your own has no statistics by data set: add --statistics joint")
-    policy = new_for_data(str(command.policy), data_info(sources[0]), command.seed)
+    own_units = sources[0].data.own_units
+    policy = new_for_data(str(command.policy), data_info(sources[0]), command.seed, own_units=own_units)
     return policy, dataclasses.replace(start, chunk_len=getattr(policy, "horizon", policy.chunk_len))
 
 

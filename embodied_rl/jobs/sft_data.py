@@ -11,6 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from embodied_rl.config.sft import SftCommand, weighted_data
+from embodied_rl.config.suites import find_suite
 from embodied_rl.data import lerobot
 from embodied_rl.data.actions import fit_actions
 from embodied_rl.data.frames import Frames, ImageFit
@@ -124,8 +125,8 @@ def _open(
         say(f"left out, no colour cameras: {describe_left_out(no_cameras)}")
     if empty := data.info["total_episodes"] - len(data):
         say(f"{empty} episodes without frames are left out")
-    if cut := fit_actions(data, command.gripper):
-        say(cut)
+    for line in fit_actions(data, command.gripper):
+        say(line)
     if isinstance(data.images, Frames):
         data.images.cache_bytes = int(command.image_cache_gib * 2**30 / len(command.data))
         others = set[tuple[int, int]]() if fit is None else set(data.images.sizes) - {(fit.size, fit.size)}
@@ -277,9 +278,11 @@ def _ordered(folder: Path) -> list[str]:
     if "expert" in stamp and sorted(stamp.get("cameras", ())) == sorted(found):
         return list(stamp["cameras"])
     if len(found) > 1 and (len(found) > 2 or sum(map(_on_arm, found)) != 1):
+        suite = find_suite(str(stamp.get("suite", "")).partition("+")[0])
+        scenes = f", the simulator {', '.join(CAMERAS)}" if suite is not None and suite.observes == "images" else ""
         raise UserError(
-            f"{folder} has the cameras {', '.join(found)}, the simulator {', '.join(CAMERAS)}: name those to "
-            f"learn from in the order in which simulator or robot show them, such as --cameras {' '.join(found[:2])}"
+            f"{folder} has the cameras {', '.join(found)}{scenes}: name those to learn from in the order in which "
+            f"simulator or robot show them, such as --cameras {' '.join(found)}"
         )
     return sorted(found, key=_on_arm)
 

@@ -53,9 +53,17 @@ class RunPolicy:
         """'cpu' or 'cuda': where it is."""
         return next(parameter for _, parameter in self.policy.named_parameters()).device.type
 
-    def files(self, config: TrainConfig, known: dict[str, list[int]] | None) -> PolicyFiles:
-        """How its checkpoints are written and read. known: states that it will have been trained on, by task."""
-        policy, provenance = self.policy, _provenance(config, known)
+    @property
+    def unnorm_key(self) -> str | None:
+        """The data set for whose robot it acts; None of a policy without such."""
+        return getattr(self.policy, "unnorm_key", None)
+
+    def files(self, config: TrainConfig, known: dict[str, list[int]] | None, info: EnvInfo) -> PolicyFiles:
+        """How its checkpoints are written and read.
+
+        known: states that it will have been trained on, by task. info: of the simulator that it trains in.
+        """
+        policy, provenance = self.policy, _provenance(config, known, info, self.unnorm_key)
         if self.is_custom:
             return PolicyFiles(partial(save_custom, policy, provenance=provenance), partial(load_into, policy))
 
@@ -106,10 +114,19 @@ def check_policy(found: RunPolicy, info: EnvInfo) -> None:
         check_fits(found.policy, info, found.checkpoint or "the policy")
 
 
-def _provenance(config: TrainConfig, known: dict[str, list[int]] | None) -> dict[str, Any]:
-    """What a checkpoint says about how it was trained, and of the demonstrations before."""
+def _provenance(
+    config: TrainConfig, known: dict[str, list[int]] | None, info: EnvInfo, key: str | None
+) -> dict[str, Any]:
+    """What a checkpoint says about how it was trained, and of the demonstrations before.
+
+    key: of the robot among those of its data sets that it trained as; what they say of others still holds.
+    """
     begun, env = getattr(config.policy, "checkpoint", None), config.env
-    views = read_provenance(policy_folder(begun)).get("views") if begun else None
+    before = read_provenance(policy_folder(begun)) if begun else {}
+    robots, views = before.get("robots"), before.get("views")
+    learned: dict[str, Any] = {"control_hz": info.control_hz}
+    if config.policy.observes != "state" and not isinstance(env, SceneConfig):  # scenes have the same ones everywhere
+        learned["cameras"] = list(info.cameras)
     return {
         "command": "embodied-rl train",
         "version": __version__,
@@ -118,6 +135,8 @@ def _provenance(config: TrainConfig, known: dict[str, list[int]] | None) -> dict
         "simulator": kind_of("env", env),
         **({"renderer": env.renderer, "era": env.physics_version} if isinstance(env, SceneConfig) else {}),
         "config": to_dict(config),
+        **learned,
+        **({"robots": robots | {key: robots.get(key, {}) | learned}} if robots and key else {}),
         **({} if known is None else {TRAINED_STATES: known}),
         **({} if views is None else {"views": views}),
     }

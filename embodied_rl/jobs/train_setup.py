@@ -28,7 +28,7 @@ from embodied_rl.factory.custom import TaskEnv, refuse_reward
 from embodied_rl.factory.demonstrations import with_people
 from embodied_rl.factory.fresh_states import with_fresh_states
 from embodied_rl.factory.info import machine_info, simulator_info, versions
-from embodied_rl.factory.made_for import as_learned, need_control_rate
+from embodied_rl.factory.made_for import as_learned, need_as_learned
 from embodied_rl.factory.premises import left_out_states, require_train_states
 from embodied_rl.factory.run_config import envs_of_rank, new_view, resolve, with_step_discount
 from embodied_rl.factory.scenes import pick_renderer
@@ -188,10 +188,8 @@ def open_run(config: TrainConfig, overrides: Overrides, console: Console, *, res
             made = new(config, env)
             if made.device != config.device:
                 config = resolve(dataclasses.replace(config, device=made.device), renderer, tasks.scenes)
-        need_control_rate(
-            made.provenance, env.info.control_hz, made.checkpoint, getattr(made.policy, "unnorm_key", None)
-        )
         check_policy(made, env.info)
+        need_as_learned(made.provenance, config.env, env.info, made.checkpoint, made.unnorm_key)
         train = env.heldout_states if config.train_states == "heldout" else env.train_states
         demos = open_demos(config, made.policy, env.info, console) if config.demos else None
         known = join_states(made.trained, {} if config.train_states == "fresh" else train)  # none of the suite's own
@@ -201,7 +199,7 @@ def open_run(config: TrainConfig, overrides: Overrides, console: Console, *, res
             config,
             env if overrides.env is None else overrides.env,
             made.policy,
-            made.files(config, states.known),
+            made.files(config, states.known, env.info),
             states,
             made.info,
             simulator_info(env.info, config.env, tasks.scenes, renderer),
@@ -227,8 +225,8 @@ def _tasks(config: TrainConfig, overrides: Overrides, *, resumed: bool) -> tuple
         return config, opened_by_user(overrides.env)
     config = with_step_discount(config, resumed=resumed)
     if not resumed:
-        begun = getattr(config.policy, "checkpoint", None)
-        config = dataclasses.replace(config, env=as_learned(config.env, config.tasks, begun, config.suite))
+        begun, key = (getattr(config.policy, name, None) for name in ("checkpoint", "unnorm_key"))
+        config = dataclasses.replace(config, env=as_learned(config.env, config.tasks, begun, config.suite, key))
     return config, load(config.suite, config.tasks, config.env)
 
 
