@@ -89,7 +89,8 @@ STEPS = ("--batch-size", "8", "--warmup", "1", "--val-every", "20", "--lr", "3e-
 
 def test_imitation_begins_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The same command gives the same weights; PPO goes on from them."""
-    data, whole, out = make(tmp_path / "data"), tmp_path / "whole", tmp_path / "out"
+    data = make(tmp_path / "data", sizes=dict.fromkeys(("top", "hand"), (64, 64)))
+    whole, out = tmp_path / "whole", tmp_path / "out"
     words = ["sft", str(data), "--policy", "tiny_vla", *NAMED[3:], "--steps", "20", "--validation", "0.34", *STEPS]
     assert main([*words, "--out", str(whole)]) == 0
     history = json.loads((whole / "provenance.json").read_text())["history"]
@@ -132,4 +133,4 @@ def test_imitation_from_its_checkpoint_says_what_to_name(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["sft", str(tmp_path), "--out", str(tmp_path / "out"), "--checkpoint", str(run)]) == 2
-    assert line(capsys).endswith("sft begins from what registers it, --policy NAME.")
+    assert line(capsys).endswith("and sft can't go on from one: it begins anew, --policy NAME.")

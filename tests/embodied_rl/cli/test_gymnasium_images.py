@@ -15,6 +15,7 @@ import torch
 
 from embodied_rl.cli import main
 from embodied_rl.factory.policies import load_policy, policy_folder
+from embodied_rl.policies.checkpoints.folder import read_provenance
 from tests.embodied_rl.data.by_hand import make
 from tests.sim.gymnasium import faulty_envs
 from tests.sim.gymnasium.test_reading import ARMS, LEROBOT, PACKAGES
@@ -85,6 +86,8 @@ def test_what_imitates_a_robots_data_trains_and_acts_in_an_env_of_its_sizes(
     made = load_policy(policy_folder(str(run)))
     assert made.base is not None
     assert made.unnorm_key == "arms"
+    robots = read_provenance(policy_folder(str(run)))["robots"]  # what holds for the other robot is not forgotten
+    assert {name: robot["control_hz"] for name, robot in robots.items()} == {"slow": 10, "arms": 50}
     evaluate = ["eval", "gymnasium", "--task", ARMS, "--checkpoint", str(run), "--states-per-task", "2"]
     assert main([*evaluate, "--output", str(tmp_path / "evaluation")]) == 0
 

@@ -226,16 +226,18 @@ def test_actions_in_other_units_are_refused_or_mended(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--gripper one_opens or one_closes"):
         fit_actions(data, "auto")
     before = data.action.copy()
-    assert fit_actions(data, "signed") == ""
+    assert fit_actions(data, "signed") == []
     np.testing.assert_array_equal(data.action, before)
     fit_actions(data, "one_opens")
     np.testing.assert_array_equal(data.action[:, -1], 1 - 2 * before[:, -1])
     with pytest.raises(UserError, match="for numbers from 0 to 1"):
         fit_actions(data, "one_closes")
     few = load(make(tmp_path / "few", lengths=(150,), sizes={"a": (16, 16)}))
-    assert fit_actions(few, "auto") == ""
+    (said,) = fit_actions(few, "auto")
+    assert said == "7 actions in [-1, 1], the last the gripper's, -1 open and 1 closed: --gripper none if it is a joint"
+    assert fit_actions(few, "signed") == []
     few.action[3, 2] = 1.5
-    assert "action 2 lies beyond" in fit_actions(few, "auto")
+    assert "action 2 lies beyond" in fit_actions(few, "auto")[1]
 
 
 @pytest.fixture(scope="module")

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from embodied_rl.cli.eval import EVALUATED, QUICK, _on_its_suite
 from embodied_rl.cli.select import select
-from embodied_rl.config.env import EnvConfig, GymnasiumConfig, ManiSkillConfig
+from embodied_rl.config.env import CustomEnvConfig, EnvConfig, GymnasiumConfig, ManiSkillConfig, MujocoConfig
 from embodied_rl.errors import UserError
-from embodied_rl.factory.made_for import as_learned, is_published_format, learned_in, suite_of, trained_env
+from embodied_rl.factory.made_for import (
+    as_learned,
+    is_published_format,
+    learned_in,
+    need_as_learned,
+    suite_of,
+    trained_env,
+)
+from tests.env_info import env_info
 from tests.sim.libero.exported_tasks import NAME, OTHER, install_fake
 
 
@@ -95,6 +104,58 @@ def test_another_controller_than_the_learned_one_is_refused(tmp_path: Path) -> N
     checkpoint = _learned(tmp_path / "p", "maniskill", {"name": "maniskill", "control_mode": "pd_ee_delta_pos"})
     with pytest.raises(UserError, match=r"learned actions of the controller pd_ee_delta_pos, and --env"):
         as_learned(ManiSkillConfig(control_mode="libero"), (), checkpoint, "maniskill")
+
+
+def _looks(folder: Path, *cameras: str, **about: object) -> str:
+    """A policy that imitates data of no known suite."""
+    path = _policy(folder, None)
+    (path / "provenance.json").write_text(json.dumps({"suite": None, "cameras": cameras, **about}))
+    return str(path)
+
+
+def test_cameras_are_as_they_were_learned_also_where_the_data_came_from_elsewhere(tmp_path: Path) -> None:
+    swapped = _looks(tmp_path / "p", "wrist", "top", robots={"one": {"cameras": ["front"]}})
+    assert as_learned(GymnasiumConfig(), ("Task-v0",), swapped, "gymnasium").cameras == ("wrist", "top")
+    assert as_learned(GymnasiumConfig(), ("Task-v0",), swapped, "gymnasium", "one").cameras == ("front",)
+    named = GymnasiumConfig(cameras=("side",))
+    assert as_learned(named, ("Task-v0",), swapped, "gymnasium") == named
+    env = {"name": "gymnasium", "cameras": ["top", "wrist"], "instruction": "lift"}
+    stamp = {"collected": {"env": env, "tasks": ["gymnasium/Task-v0"]}}
+    fewer = _looks(tmp_path / "fewer", "wrist", suite="gymnasium", dataset=stamp)  # sft --cameras wrist
+    seen = GymnasiumConfig(cameras=("wrist",), instruction="lift")
+    assert trained_env(fewer, "gymnasium") == as_learned(GymnasiumConfig(), ("Task-v0",), fewer, "gymnasium") == seen
+
+
+NAMED = GymnasiumConfig(cameras=("given",))
+
+
+@pytest.mark.parametrize(
+    ("env", "shown", "refused"),
+    [
+        (NAMED, ("wrist", "top"), ""),
+        (NAMED, ("top", "wrist"), "say by --env.cameras which they are, in this order"),
+        (NAMED, ("side", "wrist"), "say by --env.cameras"),
+        (NAMED, ("side", "top"), ""),
+        (GymnasiumConfig(), ("side", "front"), "say by --env.cameras"),
+        (CustomEnvConfig(), ("top", "wrist"), "a simulator must show them by these names, in this order"),
+        (CustomEnvConfig(), ("side", "front"), "a simulator must show them by these names"),
+        (ManiSkillConfig(), ("top", "wrist"), "a simulator must show them"),
+        (ManiSkillConfig(), ("side", "front"), ""),
+        (MujocoConfig(), ("top", "wrist"), ""),
+    ],
+)
+def test_a_camera_in_anothers_place_is_refused(env: EnvConfig, shown: tuple[str, ...], refused: str) -> None:
+    said = {"cameras": ["wrist", "top"], "control_hz": 20}
+    info = env_info("arm", 1, cameras=shown)
+    need_as_learned({}, env, info, "start")
+    with (
+        pytest.raises(UserError, match=f"start learned from the cameras wrist, top, .* {refused}")
+        if refused
+        else (nullcontext())
+    ):
+        need_as_learned(said, env, info, "start")
+    with pytest.raises(UserError, match="start learned from 20 actions a second, the simulator takes 50"):
+        need_as_learned(said, env, dataclasses.replace(info, control_hz=50), "start")
 
 
 @pytest.mark.parametrize(

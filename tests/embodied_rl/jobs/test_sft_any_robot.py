@@ -106,6 +106,13 @@ def test_fourteen_joints_and_three_cameras_at_50_hz(
         assert all(entry["action"]["mask"])
 
 
+def test_an_order_that_nothing_says_is_asked_for_by_all_names(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"has the cameras top, left_wrist, right_wrist: name .* --cameras top left_wr\S+ r"
+    ):
+        _sft(tmp_path / "ck", str(data / "aloha"), "--policy", "pi0")
+
+
 def test_six_joints_in_degrees_and_one_camera(data: Path, tmp_path: Path) -> None:
     assert _sft(tmp_path / "ck", str(data / "so100"), "--policy", "pi0", "--preset", "nano_pi05") == 0
     policy: Any = load_policy(tmp_path / "ck")
