@@ -25,7 +25,7 @@ LINES = {
     "config": 1560,
     "data": 2670,
     "evaluation": 1450,
-    "factory": 2780,
+    "factory": 2860,
     "jobs": 6680,
     "learner": 2380,
     "rewards": 1310,
