@@ -24,19 +24,25 @@ from embodied_rl.policies.checkpoints.folder import read_json, read_provenance
 from embodied_rl.types import Observation
 from embodied_rl.vec_env import EnvInfo
 from tests.embodied_rl.data.by_hand import make
-from tests.embodied_rl.jobs.test_collect_by_policy import expert, said
+from tests.embodied_rl.jobs.test_collect_by_policy import expert
 from tests.registered import modules_of
 from tests.sim.gymnasium.faulty_envs import Constant, make_id
 from tests.sim.gymnasium.test_reading import ARMS, LEROBOT, PACKAGES
 
 SFT = [
-    *("--gripper", "none", "--steps", "1", "--batch-size", "4", "--warmup", "1", "--threads", "1", "--val-every", "1"),
+    *("--gripper", "none", "--steps", "2", "--batch-size", "4", "--warmup", "1", "--threads", "1", "--val-every", "2"),
     *("--validation", "0", "--shift", "0"),
 ]
 SMALL = [
     *("--videos", "0", "--num-threads", "1", "--env.num-envs", "2", "--rollout.episodes-per-iteration", "2"),
     *("--evaluation.states-per-task", "1", "--evaluation.every", "0", "--checkpoint.every", "1", "--iterations", "1"),
 ]
+
+
+def said(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
+    """The line by which a command is refused."""
+    assert main(words) == 2
+    return capsys.readouterr().err.strip().splitlines()[-1]
 
 
 class TwoCameras(Constant):
@@ -91,23 +97,27 @@ def test_cameras_come_in_the_order_that_was_learned(
     wrote = read_provenance(policy_folder(str(run)))
     assert (wrote["cameras"], wrote["control_hz"]) == (["wrist", "top"], 25)
     evaluate = ["eval", "gymnasium", "--task", task, "--checkpoint", str(run), "--states-per-task", "1"]
-    refused = said(capsys, [*evaluate, *swapped, "--output", str(tmp_path / "no")])
+    refused = said(capsys, [*evaluate, *swapped, "--output", str(tmp_path / "swapped")])
     assert "learned from the cameras wrist, top" in refused
-    faster = said(capsys, [*evaluate, "--env.control-hz", "50", "--output", str(tmp_path / "no")])
+    faster = said(capsys, [*evaluate, "--env.control-hz", "50", "--output", str(tmp_path / "fast")])
     assert "learned from 25 actions a second, the simulator takes 50" in faster
     assert main([*evaluate, "--videos", "0", "--output", str(tmp_path / "evaluation")]) == 0
 
 
-def test_other_cameras_are_refused_until_they_are_named(start: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_cameras_are_refused_until_they_are_named(
+    start: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     task = make_id("OtherCamera", OtherCamera)
     evaluate = ["eval", "gymnasium", "--task", task, "--checkpoint", start, "--states-per-task", "1"]
-    assert "has no such image" in said(capsys, evaluate)
+    refused = said(capsys, [*evaluate, "--output", str(tmp_path / "evaluation")])
+    assert "--env.cameras wrist: the observation has no such image; it has" in refused
 
 
 @pytest.mark.parametrize("command", ["eval", "demo"])
 def test_an_evaluation_asks_for_the_rate(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     task = make_id("TwoCameras", TwoCameras)
-    teacher = expert(tmp_path / "policy", 14, np.zeros(1, np.float32), control_hz=10, config={"tasks": [task]})
+    config = {"tasks": [task], "env": {"name": "gymnasium"}}
+    teacher = expert(tmp_path / "policy", 14, np.zeros(1, np.float32), control_hz=10, config=config)
     words = {
         "eval": ["eval", "gymnasium", "--task", task, "--states-per-task", "1", "--output", str(tmp_path / "out")],
         "demo": ["demo", "--suite", "gymnasium", "--task", task, "--out", str(tmp_path / "demo.mp4")],
@@ -132,15 +142,15 @@ def net(info: EnvInfo) -> Any:
 
 
 @pytest.fixture
-def _arms(tmp_path: Path) -> Iterator[None]:
-    with modules_of(PACKAGES / "gym_two_arms"), modules_of(tmp_path):
+def _arms() -> Iterator[None]:
+    with modules_of(PACKAGES / "gym_two_arms"):
         erl.register_policy("net", net)
         yield
     gymnasium.registry.pop(ARMS, None)
     sys.modules.pop("gym_two_arms", None)
 
 
-def opened(checkpoint: Path, **options: Any) -> EnvInfo:
+def opened(checkpoint: Path) -> EnvInfo:
     """The env as a command opens it for the policy of `checkpoint`."""
     env = GymnasiumConfig(num_envs=1)
     with open_tasks(load("gymnasium", (ARMS,), env), env, view_of(load_policy(policy_folder(str(checkpoint))))) as seen:
