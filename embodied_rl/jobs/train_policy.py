@@ -53,9 +53,17 @@ class RunPolicy:
         """'cpu' or 'cuda': where it is."""
         return next(parameter for _, parameter in self.policy.named_parameters()).device.type
 
-    def files(self, config: TrainConfig, known: dict[str, list[int]] | None) -> PolicyFiles:
-        """How its checkpoints are written and read. known: states that it will have been trained on, by task."""
-        policy, provenance = self.policy, _provenance(config, known)
+    def files(
+        self, config: TrainConfig, known: dict[str, list[int]] | None, provenance: Mapping[str, Any] | None = None
+    ) -> PolicyFiles:
+        """How its checkpoints are written and read.
+
+        Args:
+            config: of the run.
+            known: states that it will have been trained on, by task.
+            provenance: what they say of themselves; None: that `config` trained them in its suite.
+        """
+        policy, provenance = self.policy, _provenance(config, known) if provenance is None else dict(provenance)
         if self.is_custom:
             return PolicyFiles(partial(save_custom, policy, provenance=provenance), partial(load_into, policy))
 
