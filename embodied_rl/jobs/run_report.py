@@ -144,7 +144,7 @@ def render_report(report: Report) -> str:
         title=report.title,
         report=report,
         headline=" \N{RIGHTWARDS ARROW} ".join(map(figure, scores)) or "Not measured",
-        summary=f"{sentence(UNMEASURED)}." if total is None else _summary(total, report.when),
+        summary=f"{UNMEASURED[0].upper()}{UNMEASURED[1:]}." if total is None else _summary(total, report.when),
         plots=[draw(plot) for plot in plots_of(report.metrics)] if total else [],
         columns=_columns(report.metrics),
     )

@@ -97,6 +97,8 @@ def run(
 
 
 def _record_videos(setup: RunSetup, config: TrainConfig, folder: Path, when: str, console: LastingConsole) -> None:
+    if config.data:  # nothing to film
+        return
     try:
         record_before_after(setup.env, setup.policy, setup.states.heldout, config, folder, when)
     except (NotImplementedError, SimulatorFailed) as error:
