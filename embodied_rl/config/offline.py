@@ -14,19 +14,17 @@ if TYPE_CHECKING:
 
 SUITE = "offline"
 """What stands for a suite in such a run's config."""
-_SIMULATED = (
-    *("tasks", "protocol", "train_states", "perturb", "perturb_level", "perturb_share", "demos"),
-    *("people", "people_rule", "people_after", "people_share", "autotune"),
-    *("env", "rollout", "evaluation", "guard", "reward"),
+_APPLY = (
+    *("data", "seed", "output", "device", "num_threads", "track", "trace", "imports"),
+    *("policy", "algorithm", "learner", "scheduler", "checkpoint"),
 )
-"""Keys that say nothing where no simulator is opened."""
+"""Keys that say something where no simulator is opened, beside the number of rounds."""
 
 
 def as_offline(config: TrainConfig) -> TrainConfig:
     """The learner of `config` without its simulator, for one round."""
-    usual = type(config)()
-    changes = {name: getattr(usual, name) for name in _SIMULATED}
-    return dataclasses.replace(config, suite=SUITE, iterations=1, videos=0, **changes)
+    kept = {name: getattr(config, name) for name in _APPLY}
+    return dataclasses.replace(type(config)(), suite=SUITE, iterations=1, videos=0, **kept)
 
 
 def check_data(config: TrainConfig) -> None:
@@ -37,9 +35,10 @@ def check_data(config: TrainConfig) -> None:
     if type(config.algorithm) is not ImitateConfig:
         raise UserError("--data is learned from by --algorithm imitate: give it.")
     usual = as_offline(config)
-    for name in ("suite", "videos", *_SIMULATED):
+    for item in dataclasses.fields(config):
+        name = item.name
         given, expected = getattr(config, name), getattr(usual, name)
-        if given == expected:
+        if given == expected or name == "iterations":
             continue
         if dataclasses.is_dataclass(given) and type(given) is type(expected):
             differ = (f.name for f in dataclasses.fields(given) if getattr(given, f.name) != getattr(expected, f.name))
