@@ -63,14 +63,14 @@ class RunPolicy:
             known: states that it will have been trained on, by task.
             provenance: what they say of themselves; None: that `config` trained them in its suite.
         """
-        policy, provenance = self.policy, _provenance(config, known) if provenance is None else dict(provenance)
+        policy, about = self.policy, _provenance(config, known) if provenance is None else dict(provenance)
         if self.is_custom:
-            return PolicyFiles(partial(save_custom, policy, provenance=provenance), partial(load_into, policy))
+            return PolicyFiles(partial(save_custom, policy, provenance=about), partial(load_into, policy))
 
         def load(folder: Path) -> None:
             policy.model.load_state_dict(load_policy(folder).model.state_dict())
 
-        return PolicyFiles(lambda folder: save_policy(policy, folder, provenance), load)
+        return PolicyFiles(lambda folder: save_policy(policy, folder, about), load)
 
 
 def passed(config: TrainConfig, policy: TrainablePolicy, *, resumed: bool) -> tuple[TrainConfig, RunPolicy]:

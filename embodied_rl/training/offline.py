@@ -32,19 +32,19 @@ class NoSimulator:
     def __init__(self, info: EnvInfo) -> None:
         self.info = info
 
-    def reset(self, *arguments: Any) -> NoReturn:
+    def reset(self, *arguments: Any, **named: Any) -> NoReturn:
         """There is nothing to reset."""
         raise _nothing_runs()
 
-    def step(self, *arguments: Any) -> NoReturn:
+    def step(self, *arguments: Any, **named: Any) -> NoReturn:
         """There is nothing to step."""
         raise _nothing_runs()
 
-    def observe(self, *arguments: Any) -> NoReturn:
+    def observe(self, *arguments: Any, **named: Any) -> NoReturn:
         """There is nothing to see."""
         raise _nothing_runs()
 
-    def frame(self, *arguments: Any) -> NoReturn:
+    def frame(self, *arguments: Any, **named: Any) -> NoReturn:
         """There is nothing to draw."""
         raise _nothing_runs()
 
