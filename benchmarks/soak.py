@@ -99,7 +99,10 @@ class Tally:
 
 
 def main(given: Soak) -> int:
-    """Soak; 1 if something is not as promised."""
+    """Soak; 1 if something is not as promised, 2 for a person where nobody learns of one."""
+    if given.people != "none" and given.algorithm != "imitate":
+        print("--people goes with --algorithm imitate: leave it out", file=sys.stderr)
+        return 2
     with tempfile.TemporaryDirectory(prefix="embodied-rl-soak-") as place:
         root = Path(place)
         with _silent():  # imports what every process that is forked from this one then has

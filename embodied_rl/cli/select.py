@@ -114,7 +114,7 @@ def select(argv: Sequence[str]) -> Selection:
     words, chosen = _take(argv)
     if "--resume" in chosen:
         return _resume(words, chosen)
-    if "--data" in flag_words(words):
+    if "--data" in flag_words(words) or ("--config" in chosen and read_yaml(Path(chosen["--config"])).get("data")):
         return _offline(words, chosen)
     words, episodes = _episodes(with_suite(with_tasks(words)))
     benchmark = words.pop(0) if words and not words[0].startswith("-") else None

@@ -21,7 +21,7 @@ LINES = {
     "": 1410,
     "algorithms": 690,
     "autotune": 610,
-    "cli": 3420,
+    "cli": 3440,
     "config": 1620,
     "data": 2730,
     "evaluation": 1450,

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 import embodied_rl as erl
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.cli import main
+from embodied_rl.cli.select import select
 from embodied_rl.config.offline import as_offline
 from embodied_rl.config.train import TrainConfig, load_yaml
 from embodied_rl.data import layout, lerobot
@@ -142,6 +143,8 @@ def test_it_leaves_an_ordinary_run_folder(place: Path, capsys: pytest.CaptureFix
     assert found["train_states"] == {"tabletop_goal/turn_on_the_stove": [3, 5]}
     assert load_policy(policy_folder(str(run))).chunk_len == 4
     assert main(["runs", "show", str(run)]) == 0
+    again = select(["--config", str(run / "config.yaml")]).config
+    assert again == load_yaml(run / "config.yaml")
     assert main(["train", "--resume", str(run)]) == 0
     assert "is finished" in capsys.readouterr().out
 
