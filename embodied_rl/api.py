@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from embodied_rl import configs as recipes
 from embodied_rl.config.env import EnvConfig, EnvPoolConfig, MetaWorldConfig, SceneConfig, WarpConfig, as_simulator
-from embodied_rl.config.offline import as_offline
 from embodied_rl.config.policies import SHIPPED
 from embodied_rl.config.suites import find_suite, suite_named
-from embodied_rl.config.train import TrainConfig, from_dict, read_env
+from embodied_rl.config.train import TrainConfig, as_offline, from_dict, read_env
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.benchmark import interleaved
 from embodied_rl.evaluation.evaluate import EvalReport

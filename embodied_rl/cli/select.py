@@ -13,12 +13,12 @@ from embodied_rl.algorithms.config import GRPOConfig
 from embodied_rl.cli.parse import flag_words, flags, parse, split_off, value_of, wants_help, with_tasks
 from embodied_rl.cli.suites import refuse_moved, with_suite
 from embodied_rl.config.earlier import as_written_today
-from embodied_rl.config.offline import as_offline
 from embodied_rl.config.policies import POLICIES, OpenVLAConfig
 from embodied_rl.config.suites import STATE_SUITES, SUITE, SUITES, custom_suites, is_custom, register_hint, suite_named
 from embodied_rl.config.train import (
     KINDS,
     TrainConfig,
+    as_offline,
     belongs_to,
     from_dict,
     iterations_of,

@@ -19,7 +19,7 @@ from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, ImitateCo
 from embodied_rl.config.earlier import as_written_today, current_env
 from embodied_rl.config.env import AUTO, ENVS, CustomEnvConfig, EnvConfig, MujocoConfig, as_simulator
 from embodied_rl.config.imitation_checks import USUAL_RULE, check_demos, check_fresh_states, check_imitate, check_people
-from embodied_rl.config.offline import check_data
+from embodied_rl.config.offline import APPLY, OFFLINE_SUITE, check_data
 from embodied_rl.config.policies import POLICIES, FlowPolicyConfig, OpenVLAConfig, PolicyConfig, PolicyObjectConfig
 from embodied_rl.config.policy_checks import check_flow_policy
 from embodied_rl.config.suites import SUITE, check_simulator, find_suite, register_hint
@@ -163,7 +163,7 @@ class TrainConfig:
             self.reward, self.algorithm, self.rollout, self.guard, env_reward=env_reward, autotune=self.autotune
         )
         check_demos(self.demos, self.algorithm)
-        check_data(self)
+        check_data(self.algorithm, to_dict(self), to_dict(as_offline(self)))
         check_people(self.people, self.takeover_rule, self.algorithm)
         if isinstance(self.algorithm, ImitateConfig):
             cache = getattr(self.policy, "prefix_cache_gib", 0.0)
@@ -180,6 +180,12 @@ class TrainConfig:
             check_ranks(self.scheduler, self.learner.num_processes)
         if isinstance(self.scheduler, PipelinedConfig):
             check_fit(self.scheduler, self.env.num_envs, self.learner.minibatch_groups)
+
+
+def as_offline(config: TrainConfig) -> TrainConfig:
+    """The learner of `config` without its simulator, for one round of learning from data on disk."""
+    kept = {name: getattr(config, name) for name in APPLY}
+    return dataclasses.replace(TrainConfig(), suite=OFFLINE_SUITE, iterations=1, videos=0, **kept)
 
 
 def iterations_of(config: TrainConfig, episodes: int) -> int:

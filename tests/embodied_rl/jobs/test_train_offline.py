@@ -19,8 +19,7 @@ import embodied_rl as erl
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.cli import main
 from embodied_rl.cli.select import select
-from embodied_rl.config.offline import as_offline
-from embodied_rl.config.train import TrainConfig, load_yaml
+from embodied_rl.config.train import TrainConfig, as_offline, load_yaml
 from embodied_rl.data import layout, lerobot
 from embodied_rl.data.episodes import EpisodeInfo, EpisodeStore
 from embodied_rl.data.layout import ACTION_NAMES, PROPRIO_NAMES, DatasetSpec, Episode
