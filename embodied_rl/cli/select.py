@@ -46,7 +46,7 @@ def _wrapped(text: str) -> str:
 USAGE = f"""\
 usage: embodied-rl train BENCHMARK [--policy NAME] [--algorithm NAME] [options]
        embodied-rl train --recipe NAME [options]
-       embodied-rl train --data DATA ... --algorithm imitate --policy.checkpoint DIR
+       embodied-rl train --data DATA ... --policy.checkpoint DIR [options]
        embodied-rl train --resume DIR [--iterations N] [--from CHECKPOINT]
 
 Improve a policy with reinforcement learning, or by imitation, in simulation. A
