@@ -2,10 +2,11 @@
 
 Trains a small policy on a gymnasium task by the real `train` command, in processes that are killed, interrupted, run
 out of disk or memory, stall, or live through a jump of the clock; between them checkpoints are corrupted and files
-torn. In every fourth run the envs are in a process of their own, which is killed too. Each run is resumed until it
-ends, and must then have the metrics, the episode counts and the weights of a run that nothing happened to, byte for
-byte. Exits with 1 if one has not, if a resume is refused for another reason than a damaged checkpoint, or if a run that
-ended needed more memory than the undisturbed one.
+torn. In every fourth run the envs are in a process of their own, which is killed too. With `--algorithm imitate` the
+shipped policy learns a tabletop task from demonstrations and its own successes, with `--people expert` from a person's
+help too. Each run is resumed until it ends, and must then have the metrics, the episode counts and the weights of a run
+that nothing happened to, byte for byte. Exits with 1 if one has not, if a resume is refused for another reason than a
+damaged checkpoint, or if a run that ended needed more memory than the undisturbed one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tyro
@@ -37,11 +38,18 @@ from embodied_rl.telemetry.metrics import read_metrics
 
 MEMORY_MARGIN = 1.25
 """What a run that was disturbed may need of the undisturbed one's memory."""
-_WORDS = (
+_PPO = (
     *("train", "gymnasium", "--task", "CartPole-v1", "--videos", "0", "--num-threads", "1"),
     *("--evaluation.states-per-task", "1", "--evaluation.every", "2"),
     *("--rollout.episodes-per-iteration", "4", "--algorithm.epochs", "1"),
     *("--checkpoint.every", "1", "--checkpoint.keep", "2"),
+)
+_TASK = ("--tasks", "turn_on_the_stove")
+_IMITATE = (
+    *("train", "tabletop", "--suite", "tabletop_goal", *_TASK, "--videos", "0", "--num-threads", "1"),
+    *("--algorithm", "imitate", "--algorithm.steps", "4", "--learner.minibatch-size", "4"),
+    *("--learner.microbatch-size", "4", "--evaluation.states-per-task", "1", "--evaluation.every", "0"),
+    *("--rollout.episodes-per-iteration", "2", "--checkpoint.every", "1", "--checkpoint.keep", "2"),
 )
 _TIMED = ("time/", "cpu/", "speed/")
 _WATCHED, _START = 4, 8.0
@@ -56,6 +64,10 @@ class Soak:
 
     kills: int = 200
     """Go on until so many processes were killed."""
+    algorithm: Literal["ppo", "imitate"] = "ppo"
+    """What trains."""
+    people: Literal["none", "expert"] = "none"
+    """With imitate: who takes episodes over."""
     iterations: int = 3
     """Updates of a run."""
     seed: int = 0
@@ -87,13 +99,18 @@ class Tally:
 
 
 def main(given: Soak) -> int:
-    """Soak; 1 if something is not as promised."""
+    """Soak; 1 if something is not as promised, 2 for a person where nobody learns of one."""
+    if given.people != "none" and given.algorithm != "imitate":
+        print("--people goes with --algorithm imitate: leave it out", file=sys.stderr)
+        return 2
     with tempfile.TemporaryDirectory(prefix="embodied-rl-soak-") as place:
         root = Path(place)
         with _silent():  # imports what every process that is forked from this one then has
+            if given.algorithm == "imitate":
+                command(["collect", "tabletop_goal", *_TASK, "--episodes-per-task", "2", "--out", str(_demos(root))])
             command(_begin(root / "warm", given))
         whole: dict[bool, End] = {}
-        for watched in (True, False):
+        for watched in (True, False) if given.algorithm == "ppo" else (False,):
             began = time.perf_counter()
             code, calm_mib = _attempt(_begin(root / f"calm{watched}", given, watched), None, given.seed, 0)
             duration = time.perf_counter() - began
@@ -103,7 +120,7 @@ def main(given: Soak) -> int:
             whole[watched] = end_of(root / f"calm{watched}")
         tally = Tally()
         while tally.happened["kill"] < given.kills and not tally.wrong:
-            _one_run(root / f"run{tally.runs}", given, whole[_is_watched(tally.runs)], duration, tally)
+            _one_run(root / f"run{tally.runs}", given, whole[_is_watched(given, tally.runs)], duration, tally)
             print(f"{tally.runs} runs, {tally.resumes} resumes, {tally.happened['kill']} kills", flush=True)
     if tally.peak_mib > MEMORY_MARGIN * calm_mib:
         tally.wrong.append(f"memory: {tally.peak_mib:.0f} MiB, undisturbed {calm_mib:.0f}")
@@ -122,21 +139,30 @@ def main(given: Soak) -> int:
     return 1 if tally.wrong else 0
 
 
-def _is_watched(number: int) -> bool:
-    return number % _WATCHED == _WATCHED - 1
+def _is_watched(given: Soak, number: int) -> bool:
+    return given.algorithm == "ppo" and number % _WATCHED == _WATCHED - 1
+
+
+def _demos(root: Path) -> Path:
+    return root / "demos"
 
 
 def _begin(folder: Path, given: Soak, watched: bool = False) -> list[str]:
+    end = ["--iterations", str(given.iterations), "--output", str(folder)]
+    if given.algorithm == "imitate":
+        # One env, so that the rest of a round that was cut is decided in batches of the same number of rows: see below.
+        people = () if given.people == "none" else ("--people", given.people, "--people-after", "40")
+        return [*_IMITATE, "--env.num-envs", "1", "--demos", str(_demos(folder.parent)), *people, *end]
     # One env in the process that is killed: beside others its episode would run again among fewer rows than before, and
     # a matrix product of another number of rows rounds differently.
     envs = ["--env.num-envs", "1", "--env.processes", "1"] if watched else ["--env.num-envs", "2"]
-    return [*_WORDS, *envs, "--iterations", str(given.iterations), "--output", str(folder)]
+    return [*_PPO, *envs, *end]
 
 
 def _one_run(folder: Path, given: Soak, whole: End, duration: float, tally: Tally) -> None:
     """Begin a run and disturb it until it ends."""
     number, damaged, ended = tally.runs, False, False
-    watched = _is_watched(number)
+    watched = _is_watched(given, number)
     words = begin = _begin(folder, given, watched)
     for attempt in itertools.count():
         draw = philox(given.seed, 31, number, attempt)

@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import resource
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,13 @@ from unittest import mock
 import numpy as np
 from torch import Tensor
 
+from embodied_rl.learner import imitation
 from embodied_rl.learner.checkpoint import Checkpoints
 from embodied_rl.rng import philox
 from embodied_rl.rollout import observation_pool
 from embodied_rl.scheduler import serial
 from embodied_rl.sim.wrappers.subprocess_env import ProcessVecEnv
+from embodied_rl.training import filtered_bc
 from embodied_rl.types import ChunkResult
 
 FAULTS = ("kill", "kill", "kill", "interrupt", "disk full", "slow disk", "clock jump", "out of memory")
@@ -94,20 +96,25 @@ def _clock_jump(draw: np.random.Generator) -> Iterator[None]:
 @contextmanager
 def _short_memory(draw: np.random.Generator) -> Iterator[None]:
     """From some batch of observations on the address space can't grow, and no block of memory is had."""
-    left, real = int(draw.integers(_LAST_BATCH)), observation_pool.gather
-    before = resource.getrlimit(resource.RLIMIT_AS)
+    left, before = int(draw.integers(_LAST_BATCH)), resource.getrlimit(resource.RLIMIT_AS)
 
-    def short(*arguments: Any) -> Any:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            pages = int(Path("/proc/self/statm").read_text().split()[0])
-            resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize(), before[1]))
-            bytearray(_BLOCK)
-        return real(*arguments)
+    def short(real: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                pages = int(Path("/proc/self/statm").read_text().split()[0])
+                resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize(), before[1]))
+                bytearray(_BLOCK)
+            return real(*arguments)
+
+        return called
 
     try:
-        with mock.patch.object(serial, "gather", short):
+        with (
+            mock.patch.object(serial, "gather", short(observation_pool.gather)),
+            mock.patch.object(filtered_bc, "imitation_loss", short(imitation.imitation_loss)),
+        ):
             yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)

@@ -11,7 +11,7 @@ from embodied_rl import configs as recipes
 from embodied_rl.config.env import EnvConfig, EnvPoolConfig, MetaWorldConfig, SceneConfig, WarpConfig, as_simulator
 from embodied_rl.config.policies import SHIPPED
 from embodied_rl.config.suites import find_suite, suite_named
-from embodied_rl.config.train import TrainConfig, from_dict, read_env
+from embodied_rl.config.train import TrainConfig, as_offline, from_dict, read_env
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.benchmark import interleaved
 from embodied_rl.evaluation.evaluate import EvalReport
@@ -304,6 +304,8 @@ def train(
     if isinstance(overrides.get("tasks"), str):
         overrides["tasks"] = as_names(overrides["tasks"])
     named = {"iterations": iterations, "output": None if output is None else str(output)}
+    if overrides.get("data"):
+        config = as_offline(config)
     table = find_suite(str(overrides.get("suite", "")))
     if table is not None and table.is_custom:  # its simulator is no recipe's
         overrides["env"] = {"name": table.simulators[0], **overrides.get("env", {})}

@@ -18,6 +18,7 @@ from embodied_rl.config.suites import STATE_SUITES, SUITE, SUITES, custom_suites
 from embodied_rl.config.train import (
     KINDS,
     TrainConfig,
+    as_offline,
     belongs_to,
     from_dict,
     iterations_of,
@@ -27,7 +28,7 @@ from embodied_rl.config.train import (
     selectable,
 )
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.factory.made_for import is_published_format, suite_of
+from embodied_rl.factory.made_for import family_name, is_published_format, suite_of
 from embodied_rl.factory.tasks import LIBERO_SUITES, libero_bundles
 from embodied_rl.policies.checkpoints.shipped import SHIPPED, require_shipped_for, shipped_for
 from embodied_rl.utils.plugins import imported
@@ -45,6 +46,7 @@ def _wrapped(text: str) -> str:
 USAGE = f"""\
 usage: embodied-rl train BENCHMARK [--policy NAME] [--algorithm NAME] [options]
        embodied-rl train --recipe NAME [options]
+       embodied-rl train --data DATA ... --policy.checkpoint DIR [options]
        embodied-rl train --resume DIR [--iterations N] [--from CHECKPOINT]
 
 Improve a policy with reinforcement learning, or by imitation, in simulation. A
@@ -61,6 +63,7 @@ saves and stops.
   --algorithm NAME  {", ".join(KINDS["algorithm"])} (ppo if not given)
   --scheduler NAME  {", ".join(KINDS["scheduler"])} (serial if not given)
   --demos DATA ...  {_wrapped("demonstrations, which --algorithm imitate needs, as sft reads them")}
+  --data DATA ...   {_wrapped("learn without a simulator: demonstrations, and episodes that export wrote")}
   --episodes N      {_wrapped("how many training episodes, in place of --iterations: so many iterations as have them")}
   --env NAME        {_wrapped("simulator of the built-in suites and LIBERO's: mujoco, or warp (mujoco if not given)")}
   --recipe NAME     {_wrapped(", ".join(recipes.names()))}
@@ -111,6 +114,8 @@ def select(argv: Sequence[str]) -> Selection:
     words, chosen = _take(argv)
     if "--resume" in chosen:
         return _resume(words, chosen)
+    if "--data" in flag_words(words) or ("--config" in chosen and read_yaml(Path(chosen["--config"])).get("data")):
+        return _offline(words, chosen)
     words, episodes = _episodes(with_suite(with_tasks(words)))
     benchmark = words.pop(0) if words and not words[0].startswith("-") else None
     if "--from" in chosen:
@@ -147,6 +152,42 @@ def select(argv: Sequence[str]) -> Selection:
         config = replace(config, iterations=iterations_of(config, episodes))
     config.check()
     return Selection(benchmark, config)
+
+
+def _offline(words: list[str], chosen: dict[str, str]) -> Selection:
+    """A run that learns from data on disk; its recipe is that of its policy for imitation."""
+    words, found = split_off(words, ("--episodes",))
+    if found and found[-1][1] != "0":
+        raise UserError(
+            f"--episodes {found[-1][1]}: --data learns from what lies on disk and runs no episodes: leave it out, or "
+            "give 0. Beside episodes of its own a run learns from --demos."
+        )
+    elsewhere = [words[0]] if words and not words[0].startswith("-") else []
+    elsewhere += [name for name in ("--recipe", "--env", "--scheduler", "--from") if name in chosen]
+    if elsewhere:
+        raise UserError(
+            f"--data learns without a simulator: leave {elsewhere[0]} out; embodied-rl eval measures the policy "
+            "afterwards."
+        )
+    file, help_only = _file(chosen, SUITE), wants_help(words)
+    checkpoint = value_of(words, "--policy.checkpoint")
+    if "--policy" in chosen or "policy" in file or help_only or checkpoint is None:
+        usual = "openvla"
+    else:
+        usual = family_name(checkpoint)
+    policy = _kind("policy", chosen, file, usual)
+    algorithm = _kind("algorithm", chosen, file, "imitate" if help_only else "ppo")
+    if algorithm != "imitate":
+        raise UserError(f"--data is learned from by --algorithm imitate, not {algorithm}: give it.")
+    if POLICIES[policy].observes != "images":
+        raise UserError(f"--data is for policies that see images and ship with the package, not {policy}.")
+    base = as_offline(recipes.get(_recipe_of("tabletop", policy, algorithm, words)))
+    config = from_dict(file, base, chosen.get("--config", "config"))
+    config = replace(config, imports=tuple(dict.fromkeys((*config.imports, *imported()))))
+    _check_applicable(words, {"policy": policy, "algorithm": algorithm}, flags(config))
+    config = parse(TrainConfig, words, "train --data", config, _usage(words))
+    config.check()
+    return Selection("", config)
 
 
 def _episodes(words: Sequence[str]) -> tuple[list[str], int | None]:

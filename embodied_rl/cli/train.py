@@ -104,7 +104,7 @@ def _check(config: TrainConfig, benchmark: str) -> None:
     """Raise UserError for what can be refused without torch."""
     from embodied_rl.sim.libero.protocol import protocol
 
-    suite = suite_named(config.suite)  # before anything is said about it
+    shows_images = bool(config.data) or suite_named(config.suite).observes == "images"  # before anything is said of it
     protocol(config.protocol)  # raises for an unknown one
     if config.trace:
         try_file("--trace", Path(config.trace))
@@ -117,8 +117,7 @@ def _check(config: TrainConfig, benchmark: str) -> None:
             f"policy {config.policy.class_name} was passed to embodied_rl.train as an object: register it "
             "(embodied_rl.register_policy) and name it with --policy."
         )
-    needed = config.policy.observes == "images" and suite.observes == "images"
-    if config.policy.checkpoint or needed:
+    if config.policy.checkpoint or (config.policy.observes == "images" and shows_images):
         _check_checkpoint(kind_of("policy", config.policy), config.policy.checkpoint)
 
 

@@ -19,6 +19,7 @@ from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, ImitateCo
 from embodied_rl.config.earlier import as_written_today, current_env
 from embodied_rl.config.env import AUTO, ENVS, CustomEnvConfig, EnvConfig, MujocoConfig, as_simulator
 from embodied_rl.config.imitation_checks import USUAL_RULE, check_demos, check_fresh_states, check_imitate, check_people
+from embodied_rl.config.offline import APPLY, OFFLINE_SUITE, check_data
 from embodied_rl.config.policies import POLICIES, FlowPolicyConfig, OpenVLAConfig, PolicyConfig, PolicyObjectConfig
 from embodied_rl.config.policy_checks import check_flow_policy
 from embodied_rl.config.suites import SUITE, check_simulator, find_suite, register_hint
@@ -70,6 +71,9 @@ class TrainConfig:
     demos: Expert[tuple[str, ...]] = ()
     """Demonstrations that every update imitates too, by --algorithm imitate or by --algorithm.demo-coef: data sets as
     DATA or DATA:WEIGHT, as embodied-rl sft reads them."""
+    data: Expert[tuple[str, ...]] = ()
+    """Learn from data sets on disk, without a simulator: demonstrations as --demos names them, and episodes of a policy
+    that embodied-rl export wrote, failures and a person's help among them. In place of a suite, and of --demos."""
     people: Expert[Literal["none", "expert"]] = "none"
     """Who takes over episodes of training, with --algorithm imitate: expert, the suite's scripted one. What is done in
     an episode with help is imitated where the goal was reached; for the policy it counts as failed."""
@@ -118,7 +122,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         _positive("iterations", self.iterations)
         _positive("num_threads", self.num_threads)
-        for name in ("tasks", "demos"):
+        for name in ("tasks", "demos", "data"):
             if isinstance(given := getattr(self, name), str):  # from Python: it would be read letter by letter
                 raise UserError(f"{name} must be a list of names, got '{given}': write {name}=('{given}',).")
         for name in ("seed", "videos"):
@@ -159,6 +163,7 @@ class TrainConfig:
             self.reward, self.algorithm, self.rollout, self.guard, env_reward=env_reward, autotune=self.autotune
         )
         check_demos(self.demos, self.algorithm)
+        check_data(self.algorithm, to_dict(self), to_dict(as_offline(self)))
         check_people(self.people, self.takeover_rule, self.algorithm)
         if isinstance(self.algorithm, ImitateConfig):
             cache = getattr(self.policy, "prefix_cache_gib", 0.0)
@@ -177,8 +182,16 @@ class TrainConfig:
             check_fit(self.scheduler, self.env.num_envs, self.learner.minibatch_groups)
 
 
+def as_offline(config: TrainConfig) -> TrainConfig:
+    """The learner of `config` without its simulator, for one round of learning from data on disk."""
+    kept = {name: getattr(config, name) for name in APPLY}
+    return dataclasses.replace(TrainConfig(), suite=OFFLINE_SUITE, iterations=1, videos=0, **kept)
+
+
 def iterations_of(config: TrainConfig, episodes: int) -> int:
     """How many iterations have so many training episodes; UserError where the last one would be cut."""
+    if config.data:
+        raise UserError("--episodes: a run that learns from data on disk has none of its own; give --iterations.")
     each = config.rollout.episodes_per_iteration
     if episodes < 1 or episodes % each:
         whole = [count * each for count in (episodes // each, episodes // each + 1) if count > 0]

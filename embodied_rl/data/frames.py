@@ -152,6 +152,18 @@ class Frames:
         return np.stack([fit.resize(image, fit.size) for image in images])
 
 
+def join_frames(parts: Sequence[Frames]) -> Frames:
+    """The frames of several data sets as those of one, in their order; all have one shape and one fit."""
+    first, blocks, block = parts[0], list[Block](), list[Array]()
+    for part in parts:
+        block.append(part._block + len(blocks))
+        blocks += part._blocks
+    slot = np.concatenate([part._slot for part in parts])
+    joined = Frames(first._root, first.sizes, blocks, np.concatenate(block), slot, first._fit)
+    joined.cache_bytes = sum(part.cache_bytes for part in parts)
+    return joined
+
+
 def open_frames(meta: Metadata, times: Array, starts: Array, file_rows: Array, fit: ImageFit | None = None) -> Frames:
     """Find the image of every row and camera, without decoding.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from embodied_rl.data.columns import STEP_COLUMNS, StepColumns, step_columns
-from embodied_rl.data.frames import Frames, ImageFit, open_frames
+from embodied_rl.data.frames import Frames, ImageFit, join_frames, open_frames
 from embodied_rl.data.layout import ACTION, EXECUTED, NAMESPACE, STATE
 from embodied_rl.data.metadata import Metadata, one_line, read_metadata, short_name
 from embodied_rl.errors import UserError
@@ -64,6 +64,11 @@ class Demonstrations:
     def source(self) -> dict[str, Any]:
         """What `collect` recorded about itself; empty for a data set from elsewhere."""
         return self.info.get(NAMESPACE, {})
+
+    @property
+    def is_demonstrated(self) -> bool:
+        """Whether it is for imitation as a whole; else it is what `export` writes: attempts, failures among them."""
+        return not self.source or "expert" in self.source
 
     @property
     def stays(self) -> Array:
@@ -124,6 +129,31 @@ def load(root: Path, cameras: Sequence[str] = (), fit: ImageFit | None = None) -
             meta.no_cameras,
             columns=step_columns(table, starts, success),
         )
+
+
+def join(sets: Sequence[Demonstrations]) -> Demonstrations:
+    """Data sets of one robot as one, in their order; what is not of single frames is as in the first."""
+    first = sets[0]
+    if len(sets) == 1:
+        return first
+    images = [data.images for data in sets]
+    videos = [part for part in images if isinstance(part, Frames)]
+    offsets = np.cumsum([0, *(len(data.state) for data in sets)])
+    parts = {
+        name: np.concatenate([getattr(data, name) for data in sets])
+        for name in ("state", "action", "pushed", "success")
+    }
+    columns = {
+        item.name: np.concatenate([getattr(data.columns, item.name) for data in sets]) for item in fields(StepColumns)
+    }
+    return replace(
+        first,
+        images=join_frames(videos) if len(videos) == len(sets) else np.concatenate([part[:] for part in images]),
+        starts=np.append(np.concatenate([d.starts[:-1] + n for d, n in zip(sets, offsets, strict=False)]), offsets[-1]),
+        instruction=[word for data in sets for word in data.instruction],
+        columns=StepColumns(**columns),
+        **parts,
+    )
 
 
 def fingerprint(root: Path) -> str:

@@ -191,6 +191,11 @@ def report(
     return EvalReport(mode, overall, tasks, results, not_measured, info.repeatable)
 
 
+def unmeasured(mode: ActMode) -> EvalReport:
+    """Of a policy that no simulator is there for: no episode, and any success from 0 to 1."""
+    return EvalReport(mode, Score(0, 0, 0.0, 1.0, 0.0, 0.0, 0.0), {}, [])
+
+
 def nothing_measured(specs: Sequence[EpisodeSpec]) -> str:
     """What to say where every one of `specs` broke the simulator."""
     first = specs[0]

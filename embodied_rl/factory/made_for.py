@@ -36,6 +36,13 @@ def suite_of(checkpoint: str) -> str | None:
     return suite if isinstance(suite, str) else None
 
 
+def family_name(checkpoint: str) -> str:
+    """The kind of policy that a checkpoint holds; UserError where there is none, or it does not say."""
+    from embodied_rl.factory.policies import family_of, policy_folder  # imports torch
+
+    return family_of(policy_folder(checkpoint)).name
+
+
 def import_modules_of(checkpoint: str | None) -> None:
     """Import the modules that a checkpoint on this disk was trained with (--import); UserError where one fails."""
     provenance = _provenance(checkpoint)

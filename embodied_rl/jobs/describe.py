@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from embodied_rl.algorithms.config import ImitateConfig
-from embodied_rl.config.train import TrainConfig, kind_of
+from embodied_rl.config.train import TrainConfig
 from embodied_rl.factory.policies import statistics_owner
+from embodied_rl.jobs.describe_config import algorithm_words, demos_words, people_words, perturbed_words, reward_words
 from embodied_rl.policies.checkpoints.shipped import is_shipped
-from embodied_rl.rewards.config import RewardConfig
 from embodied_rl.sim.eras import CURRENT, PUBLISHED
 from embodied_rl.telemetry.info import (
     EarlierRunInfo,
@@ -30,6 +29,8 @@ from embodied_rl.utils.words import counted, file_size, sentence, time_spent
 
 _STATES = {"heldout": "held-out state", "train": "training state"}
 _M, _GIB = 1e6, 2**30
+_SIMULATED = ("suite", "protocol", "overlap", "renderer", "horizon", "scored by", "scheduler")
+"""What is said of a run that opens a simulator, and not of one that learns from data on disk."""
 
 
 def policy_words(info: PolicyInfo) -> str:
@@ -62,6 +63,8 @@ def statistics_words(key: str, suite: str) -> str:
 
 def simulator_words(info: SimulatorInfo) -> str:
     """What steps how many envs, and where."""
+    if not info.num_envs:
+        return "none: learns from data on disk"
     if info.batched:
         where = "one batch for each physics model"
     elif info.threads is None:
@@ -116,50 +119,6 @@ def overlap_words(info: RunInfo | EvalInfo) -> str:
     return info.overlap.describe()
 
 
-def reward_words(config: RewardConfig) -> str:
-    """What a run learns from, with a reward model."""
-    model, potential = f"{config.model} ({config.digest[:12]})", f"{config.weight:g} x its progress as a potential"
-    if config.replace_env_reward:
-        return f"{model} alone: 1 where it sees the task done at the end, and {potential}"
-    return f"simulator, and of {model} {potential}"
-
-
-def perturbed_words(config: TrainConfig) -> str:
-    """How training episodes differ from their tasks' own; '' where they do not."""
-    if not config.perturb:
-        return ""
-    level, share = config.perturbation
-    return f"{', '.join(config.perturb)} at level {level:g}, in {share:.0%} of the training episodes"
-
-
-def algorithm_words(config: TrainConfig) -> str:
-    """The algorithm, and how much of it."""
-    episodes = counted(config.rollout.episodes_per_iteration, "episode")
-    iterations = counted(config.iterations, "iteration")
-    return f"{kind_of('algorithm', config.algorithm)}, {episodes} an iteration, {iterations}"
-
-
-def demos_words(config: TrainConfig) -> str:
-    """What each update imitates; '' where it imitates nothing."""
-    if not config.demos:
-        return ""
-    if isinstance(config.algorithm, ImitateConfig):
-        return f"{', '.join(config.demos)}; at least {config.algorithm.demo_share:.0%} of each batch"
-    coef, decay = config.algorithm.demo_coef, config.algorithm.demo_decay
-    falls = "" if decay == 1 else f", times {decay:g} after each update of the policy"
-    return f"{', '.join(config.demos)}; weight of the imitation loss {coef:g}{falls}"
-
-
-def people_words(config: TrainConfig) -> str:
-    """Who helps in training, and when; '' where nobody does."""
-    if config.people == "none":
-        return ""
-    kind, after, share = config.takeover_rule
-    if kind == "late":
-        return f"{config.people}, takes over after {after} control steps"
-    return f"{config.people}, takes over in {share:.0%} of the episodes, within {after} control steps"
-
-
 def memory_words(peak_bytes: int) -> str:
     """The most memory that a run had."""
     return f"{file_size(peak_bytes)} at the peak, of the process that trains"
@@ -195,17 +154,18 @@ def run_words(info: RunInfo | EarlierRunInfo, config: TrainConfig) -> dict[str, 
         "started": info.started,
         **_end_rows(info.end),
     }
-    return {name: text for name, text in rows.items() if text}
+    return {name: text for name, text in rows.items() if text and not (config.data and name in _SIMULATED)}
 
 
 def run_head(info: RunInfo, config: TrainConfig) -> list[str]:
     """What a user must know of what runs; run.json has it all."""
     simulator, overlap = info.simulator, info.overlap
     rows = {
-        "suite": f"{info.suite}, {counted(len(info.task_names), 'task')}",
+        "suite": "" if config.data else f"{info.suite}, {counted(len(info.task_names), 'task')}",
         "policy": f"{policy_words(info.policy)}; {weights_words(info.policy)}",
         "algorithm": f"{algorithm_words(config)}, {config.scheduler.describe()}, seed {info.seed}",
-        "simulator": f"{simulator_words(simulator)}; {renderer_words(simulator, reason=False)}",
+        "simulator": simulator_words(simulator)
+        + ("" if config.data else f"; {renderer_words(simulator, reason=False)}"),
         "reads": "; ".join(simulator.reads),
         "critic": info.policy.fresh_critic or "",
         "imitates": demos_words(config),

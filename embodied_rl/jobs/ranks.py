@@ -14,6 +14,7 @@ from rich.console import Console
 from embodied_rl.config.train import TrainConfig, from_dict, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.factory.remote import remote_worker_factory
+from embodied_rl.jobs.train_offline import open_offline
 from embodied_rl.jobs.train_setup import Overrides, RunSetup, open_run, with_reward
 from embodied_rl.learner.distributed.collectives import Collectives, ValueT
 from embodied_rl.learner.distributed.join import for_learner, joined
@@ -118,10 +119,9 @@ def open_together(ranks: RunRanks, overrides: Overrides, console: Console) -> It
     collectives = ranks.collectives
     with ExitStack() as stack:
         setup, wrong = None, None
+        opens = open_offline if ranks.config.data else open_run
         try:
-            setup = with_reward(
-                stack.enter_context(open_run(ranks.config, overrides, console, resume=ranks.checkpoint))
-            )
+            setup = with_reward(stack.enter_context(opens(ranks.config, overrides, console, resume=ranks.checkpoint)))
         except UserError as error:
             wrong = error
         pinned = _agree(collectives, wrong, {} if setup is None else _pinned(setup))
@@ -200,6 +200,7 @@ def settings_of(setup: RunSetup) -> TrainSettings:
         guard=config.guard,
         reward_model=setup.reward_model,
         imitation=None if setup.demos is None else setup.demos.imitation,
+        recorded=setup.recorded,
         people=setup.people,
         workers=place.local_share(config.env.threads or cpu_count()),
         threads=place.local_share(config.num_threads) if config.device == "cpu" else 1,

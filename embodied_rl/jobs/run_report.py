@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from embodied_rl.config.train import kind_of
+from embodied_rl.config.train import TrainConfig, kind_of
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.change import Change, paired_change
 from embodied_rl.evaluation.evaluate import EvalReport, Score
@@ -30,6 +30,7 @@ from embodied_rl.utils.profiler import Span
 from embodied_rl.utils.words import counted, moved, sentence, time_spent
 
 TIMELINE = "timeline.svg"
+UNMEASURED = "success is not known: the run opened no simulator, and learned from data on disk"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +87,18 @@ class Report:
 
 
 def write_run_report(folder: Path) -> None:
-    """Write report.html; leaves a run without evaluation alone.
+    """Write report.html; leaves a run alone that is yet to be evaluated.
 
     Works on a run that goes on or was stopped: the columns 'after' are then of its newest evaluation.
     """
     record, timeline = read_record(folder), folder / TIMELINE
     outcomes, updates = _outcomes(record)
-    if not outcomes:
-        return
     config = record.config
+    if not outcomes and not config.data:
+        return
     progress = f"{record.updates} of {counted(config.iterations, 'update')} so far"
     report = Report(
-        title=f"{kind_of('policy', config.policy)} on {config.suite}, {kind_of('algorithm', config.algorithm)}, "
-        f"seed {config.seed}",
+        title=_title(config),
         state=f"Training run, {'finished' if record.finished else progress}",
         when=f"after {counted(updates, 'update')}" if updates else "after",
         facts=_facts(record, [sentence(outcome.label) for outcome in outcomes[1:]]),
@@ -111,6 +111,11 @@ def write_run_report(folder: Path) -> None:
         left_out=_left_out(folder),
     )
     replace_text(folder / "report.html", render_report(report))
+
+
+def _title(config: TrainConfig) -> str:
+    policy, algorithm = kind_of("policy", config.policy), kind_of("algorithm", config.algorithm)
+    return f"{policy} on {' '.join(config.data) or config.suite}, {algorithm}, seed {config.seed}"
 
 
 # The figures that a reader looks for first; the rest is in metrics.jsonl.
@@ -132,15 +137,15 @@ _METRIC_COLUMNS = (
 
 def render_report(report: Report) -> str:
     """The page as text: the result and whose it is first, what ran folded below."""
-    total = report.outcomes[0]
-    scores = [total.before] + ([total.after] if total.after else [])
+    total = report.outcomes[0] if report.outcomes else None
+    scores = [] if total is None else [total.before] + ([total.after] if total.after else [])
     return render(
         "run.html",
         title=report.title,
         report=report,
-        headline=" \N{RIGHTWARDS ARROW} ".join(map(figure, scores)),
-        summary=_summary(total, report.when),
-        plots=[draw(plot) for plot in plots_of(report.metrics)],
+        headline=" \N{RIGHTWARDS ARROW} ".join(map(figure, scores)) or "Not measured",
+        summary=f"{UNMEASURED[0].upper()}{UNMEASURED[1:]}." if total is None else _summary(total, report.when),
+        plots=[draw(plot) for plot in plots_of(report.metrics)] if total else [],
         columns=_columns(report.metrics),
     )
 
@@ -179,7 +184,8 @@ def _facts(record: RunRecord, names: Sequence[str]) -> dict[str, Any]:
     return {
         "policy": words.get("policy"),
         "weights before training": words.get("weights"),
-        "tasks": f"{record.config.suite}, {names[0] if len(names) == 1 else counted(len(names), 'task')}",
+        "tasks": _tasks(record.config, names),
+        "data": words.get("imitates") if record.config.data else "",
         "training": words.get("algorithm"),
         "schedule": words.get("scheduler"),
         "robot time": robot_time(record.metrics) or None,
@@ -187,6 +193,10 @@ def _facts(record: RunRecord, names: Sequence[str]) -> dict[str, Any]:
         "machine": words.get("machine"),
         "overlap with training": words.get("overlap"),
     }
+
+
+def _tasks(config: TrainConfig, names: Sequence[str]) -> str:
+    return f"{config.suite}, {names[0] if len(names) == 1 else counted(len(names), 'task')}" if names else ""
 
 
 def _took(record: RunRecord) -> str:
@@ -199,9 +209,11 @@ def _took(record: RunRecord) -> str:
     return f"{time_spent(updates)} for its updates, evaluations and videos apart"
 
 
-def result_table(folder: Path) -> Table:
-    """Success on held-out states before and after, with Wilson intervals."""
+def result_table(folder: Path) -> Table | None:
+    """Success on held-out states before and after, with Wilson intervals; None where nothing is evaluated."""
     outcomes, _ = _outcomes(read_record(folder))
+    if not outcomes:
+        return None
     labels = ["all tasks", *short_labels([outcome.label for outcome in outcomes[1:]])]
     rows = [(label, (cells(outcome.before), _after(outcome))) for label, outcome in zip(labels, outcomes, strict=True)]
     what = "success" if outcomes[0].before.has_success else "mean return"

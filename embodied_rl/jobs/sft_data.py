@@ -86,12 +86,14 @@ def open_sources(command: SftCommand, fit: ImageFit | None, console: Console) ->
     return sources
 
 
-def read_sources(command: SftCommand, fit: ImageFit | None, console: Console) -> list[Source]:
-    """`open_sources` for a policy that has its statistics."""
+def read_sources(
+    command: SftCommand, fit: ImageFit | None, console: Console, *, failures: bool = False
+) -> list[Source]:
+    """`open_sources` for a policy that has its statistics. failures: failed attempts may be among the episodes."""
     named = [(name, data_folder(name), weight) for name, weight in weighted_data(command.data)]
     chosen = _cameras(command, [folder for _, folder, _ in named])
     return [
-        _open(command, name, weight, folder, cameras, fit, console)
+        _open(command, name, weight, folder, cameras, fit, console, failures=failures)
         for (name, folder, weight), cameras in zip(named, chosen, strict=True)
     ]
 
@@ -104,13 +106,15 @@ def _open(
     cameras: Sequence[tuple[int, str]],
     fit: ImageFit | None,
     console: Console,
+    *,
+    failures: bool,
 ) -> Source:
     data = lerobot.load(folder, [camera for _, camera in cameras], fit)
     if data.source.get("split") == "heldout":
         raise UserError(
             f"{name} starts from held-out states, which evaluation needs unseen; collect with --split train"
         )
-    if data.source.get("keep") == "all":
+    if data.source.get("keep") == "all" and not failures:
         raise UserError(f"{name} holds failed attempts, which nobody should imitate: collect without --keep all")
     fingerprint = lerobot.fingerprint(folder)
 

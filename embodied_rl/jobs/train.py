@@ -12,13 +12,14 @@ from pathlib import Path
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.config.train import TrainConfig, to_dict
 from embodied_rl.errors import UserError
+from embodied_rl.evaluation.evaluate import unmeasured
 from embodied_rl.factory.remote import remote_worker_factory
 from embodied_rl.factory.tasks import LIBERO_SUITES, libero_notice
 from embodied_rl.jobs.describe import run_head
 from embodied_rl.jobs.ranks import RunRanks, broadcast_outcome, broadcast_run, open_together, settings_of
 from embodied_rl.jobs.run_folder import check_unchanged, write_run_info
 from embodied_rl.jobs.run_info import end_session, is_finished
-from embodied_rl.jobs.run_report import result_lines, result_table, write_run_report, write_timeline
+from embodied_rl.jobs.run_report import UNMEASURED, result_lines, result_table, write_run_report, write_timeline
 from embodied_rl.jobs.train_setup import Overrides, RunSetup, load_command, run_info
 from embodied_rl.jobs.videos import record_before_after
 from embodied_rl.learner.checkpoint import POLICY, Checkpoints, iteration_of, verify
@@ -87,7 +88,8 @@ def run(
             _record_videos(setup, config, folder, "after", console)
         except KeyboardInterrupt:
             raise Interrupted(f"trained and saved, but no video recorded; for that: {setup.resume_command}") from None
-    before, after = (report.overall.value for report in (outcome.before, outcome.after))
+    reports = () if config.data else (outcome.before, outcome.after)
+    before, after = [report.overall.value for report in reports] or (None, None)
     end_session(folder, began, finished=True, score_before=before, score_after=after)
     write_run_report(folder)
     _print_result(folder, console, load_command(setup.config))
@@ -95,6 +97,8 @@ def run(
 
 
 def _record_videos(setup: RunSetup, config: TrainConfig, folder: Path, when: str, console: LastingConsole) -> None:
+    if config.data:  # nothing to film
+        return
     try:
         record_before_after(setup.env, setup.policy, setup.states.heldout, config, folder, when)
     except (NotImplementedError, SimulatorFailed) as error:
@@ -131,12 +135,18 @@ def _finished(config: TrainConfig, checkpoint: Path, console: LastingConsole) ->
         f"{resume} --iterations {2 * config.iterations}"
     )
     _print_result(folder, console, load_command(config))
+    if config.data:
+        unknown = unmeasured(config.evaluation.mode)
+        return TrainOutcome(unknown, unknown, checkpoint)
     before, after = (read_evaluation(folder, iteration) for iteration in (0, config.iterations))
     return TrainOutcome(before, after, checkpoint)
 
 
 def _print_result(folder: Path, console: LastingConsole, command: str) -> None:
-    console.print(result_table(folder))
+    if (table := result_table(folder)) is None:
+        console.say(UNMEASURED)
+    else:
+        console.print(table)
     console.facts(result_lines(folder))
     console.say(f"report: {folder / 'report.html'}")
     console.say(f"policy: {folder / 'checkpoints'}; to evaluate it:")

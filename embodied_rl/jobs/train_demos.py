@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from embodied_rl.config.sft import SftCommand, weighted_data
+from embodied_rl.config.sft import SftCommand, SftConfig, weighted_data
 from embodied_rl.config.train import TrainConfig
 from embodied_rl.data.chunks import ChunkDataset, split
 from embodied_rl.data.frames import ImageFit
@@ -52,48 +52,88 @@ def open_demos(config: TrainConfig, policy: Any, info: EnvInfo, console: Console
     Raises:
         UserError: A data set can't be read or does not fit the suite, or the policy can't imitate.
     """
-    _check_policy(policy, info)
-    command = SftCommand(
-        data=config.demos,
-        out=Path(),  # nothing is written
-        cameras=_cameras(config, info),
-        gripper="auto" if set(info.action_low) == {-1.0} and set(info.action_high) == {1.0} else "none",
-        fps=info.control_hz,
-    )
-    try:
-        sources = read_sources(command, _image_fit(policy), Console(quiet=True))
-    except UserError as error:
-        raise UserError(f"--demos, read as embodied-rl sft does: {error}") from error
-    for source in sources:
-        _check_fits(source, policy, info)
-        data = source.data
-        console.print(
-            f"demonstrations {source.name}: {counted(len(data), 'episode')}, {counted(len(data.images), 'frame')}, "
-            f"{counted(len(set(data.instruction)), 'instruction')}, sha256 {source.fingerprint[:12]}",
-            soft_wrap=True,
-        )
-    demos = Demos(
-        Mixture([Part(_samples(source, policy), weight=source.weight) for source in sources]),
-        Augmentation(command.shift, command.drop_action_history),
-        hashlib.sha256(json.dumps([[source.fingerprint, source.weight] for source in sources]).encode()).hexdigest(),
-    )
-    _try(policy, demos)
-    starts = [demonstrated_states(source.data.source) for source in sources]
-    return RunDemos(Imitation(demos, config.algorithm, config.seed), starts)
-
-
-def _check_policy(policy: Any, info: EnvInfo) -> None:
-    if not hasattr(policy, "sft_loss"):
-        raise _without_loss(policy)
     if info.state_dim:
         raise UserError(
             f"--demos: a policy in suite '{info.suite}' reads the simulator's state, which demonstrations have not."
         )
+    sources = read_fitting(config.demos, Asked("--demos", f"suite '{info.suite}'"), policy, info)
+    for source in sources:
+        describe_demonstrations(source, console)
+    demos = imitated(sources, "--demos", policy)
+    starts = [demonstrated_states(source.data.source) for source in sources]
+    return RunDemos(Imitation(demos, config.algorithm, config.seed), starts)
 
 
-def _cameras(config: TrainConfig, info: EnvInfo) -> tuple[str, ...]:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Who is told of what does not fit: the option that names the data sets, and what they must fit."""
+
+    option: str
+    needs: str
+
+
+def read_fitting(
+    names: tuple[str, ...], asked: Asked, policy: Any, info: EnvInfo, *, failures: bool = False
+) -> list[Source]:
+    """Read data sets that show and do what `info` says, as `policy` sees it.
+
+    Raises:
+        UserError: One can't be read or does not fit, or the policy can't imitate.
+    """
+    if not hasattr(policy, "sft_loss"):
+        raise _without_loss(asked.option, policy)
+    command = SftCommand(
+        data=names,
+        out=Path(),  # nothing is written
+        cameras=_cameras(names, info),
+        gripper="auto" if set(info.action_low) == {-1.0} and set(info.action_high) == {1.0} else "none",
+        fps=info.control_hz,
+    )
+    try:
+        sources = read_sources(command, _image_fit(policy), Console(quiet=True), failures=failures)
+    except UserError as error:
+        raise UserError(f"{asked.option}, read as embodied-rl sft does: {error}") from error
+    for source in sources:
+        _check_fits(source, policy, info, asked)
+    return sources
+
+
+def describe_demonstrations(source: Source, console: Console) -> None:
+    """Say what a data set of demonstrations holds."""
+    data = source.data
+    console.print(
+        f"demonstrations {source.name}: {counted(len(data), 'episode')}, {counted(len(data.images), 'frame')}, "
+        f"{counted(len(set(data.instruction)), 'instruction')}, sha256 {source.fingerprint[:12]}",
+        soft_wrap=True,
+    )
+
+
+def imitated(sources: Sequence[Source], option: str, policy: Any, beside: Sequence[Source] = ()) -> Demos:
+    """Demonstrations as the learner takes them.
+
+    Args:
+        sources: of demonstrations.
+        option: that names them, for messages.
+        policy: that imitates.
+        beside: what else the digest is of.
+
+    Raises:
+        UserError: One has no whole chunk, or the policy can't imitate.
+    """
+    said = [[source.fingerprint, source.weight] for source in (*sources, *beside)]
+    usual = SftConfig()
+    demos = Demos(
+        Mixture([Part(_samples(source, option, policy), weight=source.weight) for source in sources]),
+        Augmentation(usual.shift, usual.drop_action_history),
+        hashlib.sha256(json.dumps(said).encode()).hexdigest(),
+    )
+    _try(option, policy, demos)
+    return demos
+
+
+def _cameras(names: tuple[str, ...], info: EnvInfo) -> tuple[str, ...]:
     """The simulator's cameras where every data set has them by name; () leaves their order to the data sets."""
-    found = [read_metadata(data_folder(name)).cameras for name, _ in weighted_data(config.demos)]
+    found = [read_metadata(data_folder(name)).cameras for name, _ in weighted_data(names)]
     named = all(set(info.cameras) <= set(map(short_name, cameras)) for cameras in found)
     return info.cameras if named else ()
 
@@ -105,8 +145,8 @@ def _image_fit(policy: Any) -> ImageFit | None:
     return None if config is None or how is None else ImageFit(config.image_size, partial(fit_image, how=how))
 
 
-def _check_fits(source: Source, policy: Any, info: EnvInfo) -> None:
-    """UserError unless a data set shows what the suite shows and does what it takes."""
+def _check_fits(source: Source, policy: Any, info: EnvInfo, asked: Asked) -> None:
+    """UserError unless a data set shows what is needed and does what is taken."""
     data, pixels = source.data, "{}x{}".format
     as_it_is = info.cameras and _image_fit(policy) is None
     for what, has, needed, matters in (
@@ -116,34 +156,34 @@ def _check_fits(source: Source, policy: Any, info: EnvInfo) -> None:
         ("numbers of proprio", data.state.shape[1], info.proprio_dim, getattr(policy, "uses_proprio", True)),
     ):
         if matters and has != needed:
-            raise UserError(f"--demos: {source.name} has {what}: {has}, and suite '{info.suite}' {needed}.")
+            raise UserError(f"{asked.option}: {source.name} has {what}: {has}, and {asked.needs} {needed}.")
     rate = float(data.info["fps"])
     if not same_rate(rate, info.control_hz):
         raise UserError(
-            f"--demos: {source.name} acts {rate:g} times a second, and suite '{info.suite}' takes {info.control_hz:g} "
+            f"{asked.option}: {source.name} acts {rate:g} times a second, and {asked.needs} takes {info.control_hz:g} "
             "actions: its motions would be wrong by that factor."
         )
 
 
-def _samples(source: Source, policy: Any) -> ChunkDataset:
+def _samples(source: Source, option: str, policy: Any) -> ChunkDataset:
     """Every frame of a data set that starts a chunk of the policy's length."""
     config = getattr(policy, "config", None)
     horizon = getattr(config, "horizon", None) or getattr(policy, "horizon", policy.chunk_len)
     samples, _ = split(source.data, horizon, validation=0.0, seed=0)
     if not len(samples):
-        raise UserError(f"--demos: {source.name} has no frame with an undisturbed chunk of {horizon} steps after it.")
+        raise UserError(f"{option}: {source.name} has no frame with an undisturbed chunk of {horizon} steps after it.")
     return samples
 
 
-def _try(policy: Any, demos: Demos) -> None:
+def _try(option: str, policy: Any, demos: Demos) -> None:
     """Imitate one sample, without gradients; UserError if the policy can't."""
     batch, rows = demos.mixture.parts[0].samples.batch(np.zeros(1, np.int64)), np.zeros(1, np.int64)
     try:
         with torch.no_grad():
             imitation_loss(policy, batch, DecisionRng(rows, rows))
     except NotImplementedError as error:
-        raise _without_loss(policy) from error
+        raise _without_loss(option, policy) from error
 
 
-def _without_loss(policy: Any) -> UserError:
-    return UserError(f"--demos: {type(policy).__name__} has no imitation loss: give it sft_loss, or leave them out.")
+def _without_loss(option: str, policy: Any) -> UserError:
+    return UserError(f"{option}: {type(policy).__name__} has no imitation loss: give it sft_loss, or leave them out.")

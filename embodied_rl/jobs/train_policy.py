@@ -58,19 +58,30 @@ class RunPolicy:
         """The data set for whose robot it acts; None of a policy without such."""
         return getattr(self.policy, "unnorm_key", None)
 
-    def files(self, config: TrainConfig, known: dict[str, list[int]] | None, info: EnvInfo) -> PolicyFiles:
+    def files(
+        self,
+        config: TrainConfig,
+        known: dict[str, list[int]] | None,
+        info: EnvInfo,
+        provenance: Mapping[str, Any] | None = None,
+    ) -> PolicyFiles:
         """How its checkpoints are written and read.
 
-        known: states that it will have been trained on, by task. info: of the simulator that it trains in.
+        Args:
+            config: of the run.
+            known: states that it will have been trained on, by task.
+            info: of the simulator that it trains in.
+            provenance: what they say of themselves; None: that `config` trained them in its suite.
         """
-        policy, provenance = self.policy, _provenance(config, known, info, self.unnorm_key)
+        policy = self.policy
+        about = _provenance(config, known, info, self.unnorm_key) if provenance is None else dict(provenance)
         if self.is_custom:
-            return PolicyFiles(partial(save_custom, policy, provenance=provenance), partial(load_into, policy))
+            return PolicyFiles(partial(save_custom, policy, provenance=about), partial(load_into, policy))
 
         def load(folder: Path) -> None:
             policy.model.load_state_dict(load_policy(folder).model.state_dict())
 
-        return PolicyFiles(lambda folder: save_policy(policy, folder, provenance), load)
+        return PolicyFiles(lambda folder: save_policy(policy, folder, about), load)
 
 
 def passed(config: TrainConfig, policy: TrainablePolicy, *, resumed: bool) -> tuple[TrainConfig, RunPolicy]:

@@ -22,13 +22,14 @@ from embodied_rl.config.policies import PolicyObjectConfig
 from embodied_rl.config.suites import find_suite
 from embodied_rl.config.train import TrainConfig, kind_of
 from embodied_rl.config.training_episodes import check_changes
+from embodied_rl.data.lerobot import Demonstrations
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.overlap import Overlap, join_states, overlap
 from embodied_rl.factory.custom import TaskEnv, refuse_reward
 from embodied_rl.factory.demonstrations import with_people
 from embodied_rl.factory.fresh_states import with_fresh_states
 from embodied_rl.factory.info import machine_info, simulator_info, versions
-from embodied_rl.factory.made_for import as_learned, need_as_learned
+from embodied_rl.factory.made_for import as_learned, need_as_learned, suite_of
 from embodied_rl.factory.premises import left_out_states, require_train_states
 from embodied_rl.factory.run_config import envs_of_rank, new_view, resolve, with_step_discount
 from embodied_rl.factory.scenes import pick_renderer
@@ -87,9 +88,9 @@ class RunSetup:
     """A run that is ready to start.
 
     config: every 'auto' filled in. instructions: of its tasks, as far as they are known before an episode.
-    reward_model: see `with_reward`. demos: what it imitates, or None. people: `env`, some of whose
-    episodes a person takes over, or None. left_out: of `left_out_states`.
-    trained_physics_version: of `RunInfo`.
+    reward_model: see `with_reward`. demos: what it imitates, or None. recorded: episodes on disk, to learn from in
+    place of its own, or None. people: `env`, some of whose episodes a person takes over, or None. left_out: of
+    `left_out_states`. trained_physics_version: of `RunInfo`.
     """
 
     config: TrainConfig
@@ -103,6 +104,7 @@ class RunSetup:
     instructions: tuple[str, ...] = ()
     reward_model: RewardModel = SIMULATOR_REWARD
     demos: RunDemos | None = None
+    recorded: Demonstrations | None = None
     people: VecEnv | None = None
     left_out: tuple[int, int] | None = None
     trained_physics_version: str | None = None
@@ -141,6 +143,9 @@ def with_reward(setup: RunSetup) -> RunSetup:
 
 def load_command(config: TrainConfig) -> str:
     """How a run's policy is used afterwards."""
+    if config.data:
+        use = "eval" if suite_of(config.output) else "serve"
+        return shlex.join(["embodied-rl", use, "--checkpoint", config.output])
     suite = find_suite(config.suite)
     if isinstance(config.policy, PolicyObjectConfig) or suite is None:
         return f"embodied_rl.load_policy({config.output!r}, into=...)"

@@ -56,7 +56,7 @@ class SimulatorInfo:
 
     Args:
         name: with its version, as `EnvInfo.simulator`.
-        num_envs: at the same time.
+        num_envs: at the same time; 0 where no simulator is opened.
         processes: that hold the envs and are watched; None where they run in this process.
         threads: of each process; None where the simulator decides.
         batched: all envs of a physics model step as one batch.

@@ -53,8 +53,9 @@ class RunObserver:
 
     def metrics(self, iteration: int, values: dict[str, float]) -> None:
         """Record an update; adds the speed of the whole loop."""
-        speed = values["rollout/decisions"] / values["time/iteration"]
-        values = values | {"speed/decisions_per_s": speed} | self._counted()
+        values = values | self._counted()
+        if "rollout/decisions" in values:
+            values["speed/decisions_per_s"] = values["rollout/decisions"] / values["time/iteration"]
         if not self._has_success:
             for name in ("rollout/success", "rollout/success_with_help"):
                 values.pop(name, None)

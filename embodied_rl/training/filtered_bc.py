@@ -184,12 +184,8 @@ class FilteredBC:
             NonFiniteError: a loss or gradient is not finite; no step was taken with it.
         """
         self.version += 1
-        last, keys = batch.episodes[-1].spec.episode_id, self._store.keys()
-        seen = sum(key <= last for key in keys)
-        data = self._store.at(seen)
-        like = self._demos.mixture.parts[0].samples
-        data.own_units = like.data.own_units
-        own = own_successes(data, like.chunk_len)
+        data = self._data(batch)
+        own = own_successes(data, self._demos.mixture.parts[0].samples.chunk_len)
         mixture, share = self._mixture(own)
         seed = int(philox(self._seed, RunStream.IMITATION, self.version).integers(_SEEDS))
         adam = torch.optim.AdamW(
@@ -207,10 +203,17 @@ class FilteredBC:
             "train/loss": loss,
             "train/grad_norm": norm,
             "train/steps": float(self._config.steps),
-            "train/episodes_seen": float(seen),
+            "train/episodes_seen": float(len(data)),
             "train/own_successes": float(len(np.unique(own.episode[own.rows]))),
             "train/own_share": share,
         }
+
+    def _data(self, batch: RolloutBatch) -> Demonstrations:
+        """What is stored up to the last episode of `batch`."""
+        last = batch.episodes[-1].spec.episode_id
+        data = self._store.at(sum(key <= last for key in self._store.keys()))  # noqa: SIM118
+        data.own_units = self._demos.mixture.parts[0].samples.data.own_units
+        return data
 
     def _mixture(self, own: ChunkDataset) -> tuple[Mixture, float]:
         """What is imitated, and the share of the samples that are the policy's own."""

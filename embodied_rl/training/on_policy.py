@@ -10,7 +10,7 @@ from typing import Any
 
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.config import EvalConfig
-from embodied_rl.evaluation.evaluate import EvalReport
+from embodied_rl.evaluation.evaluate import EvalReport, unmeasured
 from embodied_rl.learner.average import WeightAverage, resume_average
 from embodied_rl.learner.checkpoint import Checkpoints, Loaded, load, restore_rng, rng_state
 from embodied_rl.learner.guard import Guard
@@ -208,7 +208,7 @@ class _Run:
         return _Boundary(iteration, self.scheduler.sampler_state(), rng_state(), self.observer.position())
 
     def _announce_rollout(self, iteration: int) -> None:
-        if iteration < self.settings.iterations:
+        if iteration < self.settings.iterations and self.settings.recorded is None:
             self.observer.phase("rollout", iteration + 1, self.settings.rollout.episodes_per_iteration)
 
     def _evaluate_if_due(self, iteration: int) -> float:
@@ -217,6 +217,9 @@ class _Run:
         Episodes that had to end before are not in them: they are the next iteration's. An evaluation is not part of a
         boundary: a run resumed from it evaluates again, and gets the same.
         """
+        if self.settings.recorded is not None:
+            self.before = self.after = unmeasured(self.settings.evaluation.mode)
+            return 0.0
         every, last = self.settings.evaluation.every, self.settings.iterations
         if not (iteration in (0, last) or (every > 0 and iteration % every == 0)):
             return 0.0

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from embodied_rl.algorithms.config import ImitateConfig
 from embodied_rl.algorithms.make import make_algorithm
+from embodied_rl.data.lerobot import Demonstrations
 from embodied_rl.learner.distributed.collectives import Collectives
 from embodied_rl.learner.learner import Learner
 from embodied_rl.learner.types import TrainablePolicy
@@ -15,6 +16,7 @@ from embodied_rl.rollout.sampler import EpisodeSampler, TaskStates
 from embodied_rl.scheduler.base import Callbacks, Scheduler
 from embodied_rl.scheduler.make import make_scheduler
 from embodied_rl.training.filtered_bc import FilteredBC, RoundScheduler, open_run_store
+from embodied_rl.training.offline import OfflineBC, OfflineScheduler
 from embodied_rl.training.settings import TrainSettings
 from embodied_rl.types import RolloutBatch
 from embodied_rl.utils.profiler import Profiler
@@ -69,6 +71,8 @@ def make_parts(
     collectives: Collectives,
 ) -> RunParts:
     """The parts of a run that trains on the initial states `states`."""
+    if settings.recorded is not None:
+        return _offline(policy, settings, settings.recorded)
     if isinstance(settings.algorithm, ImitateConfig):
         return _imitation(run_dir, env, policy, settings, states, profiler, callbacks)
     algorithm = make_algorithm(settings.algorithm)
@@ -96,6 +100,15 @@ def make_parts(
         workers=settings.workers,
     )
     return RunParts(sampler, learner, scheduler)
+
+
+def _offline(policy: TrainablePolicy, settings: TrainSettings, recorded: Demonstrations) -> RunParts:
+    assert isinstance(settings.algorithm, ImitateConfig), "`check_data` sees to it"
+    assert settings.imitation is not None
+    demos = settings.imitation.demos
+    sampler = EpisodeSampler(settings.seed, {"none": [0]})
+    learner = OfflineBC(policy, settings.algorithm, settings.learner, demos, recorded, settings.seed)
+    return RunParts(sampler, learner, OfflineScheduler(sampler))
 
 
 def _imitation(

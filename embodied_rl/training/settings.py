@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.algorithms.config import AlgorithmConfig
+from embodied_rl.data.lerobot import Demonstrations
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.evaluation.evaluate import EvalReport
 from embodied_rl.learner.config import CheckpointConfig, LearnerConfig
@@ -39,6 +40,8 @@ class TrainSettings:
     reward_model: RewardModel = SIMULATOR_REWARD
     imitation: Imitation | None = None
     """Demonstrations: of the term that `algorithm.demo_coef` weighs, or for the algorithm imitate."""
+    recorded: Demonstrations | None = None
+    """Episodes that lie on disk, to learn from in place of episodes of its own: nothing is run."""
     people: VecEnv | None = None
     """The simulator of training's episodes, some of which a person takes over (None: that of evaluations too)."""
     workers: int | None = None

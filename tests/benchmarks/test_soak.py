@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,12 +20,14 @@ from safetensors.torch import save_file
 from embodied_rl.benchmarks import soak
 from embodied_rl.benchmarks.soak import End, Soak, Tally, end_of
 from embodied_rl.benchmarks.soak_faults import WORKER, corrupt, live_through, tear
+from embodied_rl.cli.select import select
 from embodied_rl.errors import UserError
 from embodied_rl.learner.checkpoint import Checkpoints, load
 from embodied_rl.rng import philox
 from embodied_rl.scheduler import serial
 from embodied_rl.sim.wrappers.subprocess_env import ProcessVecEnv
 from embodied_rl.telemetry.metrics import MetricsLog
+from embodied_rl.training import filtered_bc
 
 ROOT = Path(__file__).parents[2]
 LEDGER = {"next_group": 4, "issued": 4, "finished": 4, "reissued": 0}
@@ -58,6 +61,20 @@ def test_a_few_kills_end_as_if_nothing_had_happened(tmp_path: Path) -> None:
     assert found["wrong"] == []
     assert found["happened_kill"] >= 1
     assert found["runs"] >= 1
+
+
+def test_runs_of_imitation_are_disturbed_alike(tmp_path: Path) -> None:
+    """What is begun is what the `train` command takes; and a person helps where somebody learns of it."""
+    words = soak._begin(tmp_path / "run0", Soak(algorithm="imitate", people="expert", iterations=2))
+    config = select(words[1:]).config
+    assert config is not None
+    assert (config.people, config.demos, config.env.num_envs) == ("expert", (str(tmp_path / "demos"),), 1)
+    assert (config.tasks, config.iterations) == (("turn_on_the_stove",), 2)
+    alone = select(soak._begin(tmp_path / "run1", Soak(algorithm="imitate"))[1:]).config
+    assert alone is not None
+    assert alone.people == "none"
+    assert not any(soak._is_watched(Soak(algorithm="imitate"), number) for number in range(8))
+    assert soak.main(Soak(people="expert")) == 2
 
 
 @pytest.mark.parametrize(
@@ -112,7 +129,7 @@ def test_faults_end_with_their_block(tmp_path: Path) -> None:
             os.fsync(file.fileno())
     with live_through("slow disk", 5):
         assert os.fsync is not real
-    step, gather = ProcessVecEnv.step, serial.gather
+    step, gather, loss = ProcessVecEnv.step, serial.gather, filtered_bc.imitation_loss
     limit = resource.getrlimit(resource.RLIMIT_AS)
     with live_through(WORKER, 5):
         assert ProcessVecEnv.step is not step
@@ -122,7 +139,10 @@ def test_faults_end_with_their_block(tmp_path: Path) -> None:
                 serial.gather([], 0)
         with pytest.raises(MemoryError):
             serial.gather([], 0)
-    assert (ProcessVecEnv.step, serial.gather) == (step, gather)
+        short: Any = filtered_bc.imitation_loss
+        with pytest.raises(MemoryError):
+            short(None, None)
+    assert (ProcessVecEnv.step, serial.gather, filtered_bc.imitation_loss) == (step, gather, loss)
     assert resource.getrlimit(resource.RLIMIT_AS) == limit
     assert os.fsync is real
     assert abs(time.time() - now) < 3600
