@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import yaml
 
-from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, ImitateConfig, PPOConfig
+from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, ImitateConfig, PPOConfig, SteerConfig
 from embodied_rl.config.earlier import as_written_today, current_env
 from embodied_rl.config.env import AUTO, ENVS, CustomEnvConfig, EnvConfig, MujocoConfig, as_simulator
 from embodied_rl.config.imitation_checks import USUAL_RULE, check_demos, check_fresh_states, check_imitate, check_people
@@ -161,8 +161,10 @@ class TrainConfig:
         check_demos(self.demos, self.algorithm)
         check_people(self.people, self.takeover_rule, self.algorithm)
         if isinstance(self.algorithm, ImitateConfig):
-            cache = getattr(self.policy, "prefix_cache_gib", 0.0)
-            check_imitate(self.learner, self.rollout, self.scheduler, autotune=self.autotune, prefix_cache=cache)
+            asked = {"--autotune": self.autotune}
+            for name in ("prefix_cache_gib", "compile"):
+                asked[f"--policy.{name.replace('_', '-')}"] = bool(getattr(self.policy, name, False))
+            check_imitate(self.algorithm, self.learner, self.rollout, self.scheduler, asked)
         check_fresh_states(table, self.algorithm, self.train_states)
         if self.autotune and getattr(self.policy, "compile", False):
             raise UserError(
@@ -193,7 +195,7 @@ def iterations_of(config: TrainConfig, episodes: int) -> int:
 KINDS: dict[str, Mapping[str, type]] = {
     "env": ENVS,
     "policy": POLICIES,
-    "algorithm": {"grpo": GRPOConfig, "imitate": ImitateConfig, "ppo": PPOConfig},
+    "algorithm": {"grpo": GRPOConfig, "imitate": ImitateConfig, "ppo": PPOConfig, "steer": SteerConfig},
     "scheduler": {"serial": SerialConfig, "pipelined": PipelinedConfig, "ray": RayConfig},
 }
 

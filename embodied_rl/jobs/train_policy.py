@@ -60,7 +60,10 @@ class RunPolicy:
             return PolicyFiles(partial(save_custom, policy, provenance=provenance), partial(load_into, policy))
 
         def load(folder: Path) -> None:
-            policy.model.load_state_dict(load_policy(folder).model.state_dict())
+            saved = load_policy(folder)
+            policy.model.load_state_dict(saved.model.state_dict())
+            if policy.architecture != "mlp":
+                policy.steering = None if saved.steering is None else saved.steering.to(policy.device)
 
         return PolicyFiles(lambda folder: save_policy(policy, folder, provenance), load)
 

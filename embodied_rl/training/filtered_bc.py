@@ -29,7 +29,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.imitation import Demos, imitation_loss, pieces
 from embodied_rl.learner.types import NonFiniteError, TrainablePolicy
-from embodied_rl.policy import ActMode
+from embodied_rl.policy import ActMode, Policy
 from embodied_rl.rng import DataStream, DecisionRng, RunStream, philox
 from embodied_rl.rollout.env_runner import EnvRunner
 from embodied_rl.rollout.metrics import empty_batch, episode_metrics
@@ -37,6 +37,7 @@ from embodied_rl.rollout.recording import RecordedEpisode, RecordingVecEnv
 from embodied_rl.rollout.retries import FailureCause
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.base import Callbacks
+from embodied_rl.training.candidates import ProposingPolicy, candidates_of
 from embodied_rl.types import EpisodeResult, EpisodeSpec, RolloutBatch
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.words import same_rate
@@ -65,6 +66,7 @@ class RoundScheduler:
         callbacks: see `Callbacks`.
         episodes: of a round.
         mode: how the policy acts.
+        candidates: chunks that it draws for each decision, kept with the episode; 0: the one that it takes.
     """
 
     def __init__(
@@ -78,13 +80,18 @@ class RoundScheduler:
         *,
         episodes: int,
         mode: ActMode,
+        candidates: int = 0,
     ) -> None:
         self._policy, self._sampler, self._store = policy, sampler, store
         self._episodes = episodes
         self._mode: ActMode = mode
         self._on_episode = callbacks.on_episode
         self._recorder = RecordingVecEnv(env)
-        self._runner = EnvRunner(self._recorder, policy, profiler, record=False, on_step=callbacks.check_interrupt)
+        self._proposes = candidates > 0
+        acts: Policy = ProposingPolicy(policy, candidates) if self._proposes else policy
+        self._runner = EnvRunner(
+            self._recorder, acts, profiler, record=self._proposes, on_step=callbacks.check_interrupt
+        )
         self._broken: list[tuple[str, int]] = []
 
     def batches(self, start: int, stop: int) -> Iterator[RolloutBatch]:
@@ -119,7 +126,10 @@ class RoundScheduler:
         self._broken = []
         for trajectory in self._runner.run(lambda: next(following, None), self._again, self._mode):
             result = trajectory.result
-            self._store.add(*_stored(self._recorder.take(result.spec), result, digest))
+            recorded = self._recorder.take(result.spec)
+            kept = candidates_of(trajectory.steps, recorded.calls) if self._proposes else None
+            self._store.add(*_stored(recorded, result, digest), kept)
+            self._runner.store.release(trajectory.steps)
             self._ended(result.spec, result, results)
         self._sampler.broken.add(version, self._broken)
         self._sampler.broken.check(self._sampler.position, ())
@@ -184,12 +194,8 @@ class FilteredBC:
             NonFiniteError: a loss or gradient is not finite; no step was taken with it.
         """
         self.version += 1
-        last, keys = batch.episodes[-1].spec.episode_id, self._store.keys()
-        seen = sum(key <= last for key in keys)
-        data = self._store.at(seen)
-        like = self._demos.mixture.parts[0].samples
-        data.own_units = like.data.own_units
-        own = own_successes(data, like.chunk_len)
+        data = self._data(batch)
+        own = own_successes(data, self._demos.mixture.parts[0].samples.chunk_len)
         mixture, share = self._mixture(own)
         seed = int(philox(self._seed, RunStream.IMITATION, self.version).integers(_SEEDS))
         adam = torch.optim.AdamW(
@@ -207,10 +213,17 @@ class FilteredBC:
             "train/loss": loss,
             "train/grad_norm": norm,
             "train/steps": float(self._config.steps),
-            "train/episodes_seen": float(seen),
+            "train/episodes_seen": float(len(data)),
             "train/own_successes": float(len(np.unique(own.episode[own.rows]))),
             "train/own_share": share,
         }
+
+    def _data(self, batch: RolloutBatch) -> Demonstrations:
+        """What is stored up to the last episode of `batch`."""
+        last = batch.episodes[-1].spec.episode_id
+        data = self._store.at(sum(key <= last for key in self._store.keys()))  # noqa: SIM118
+        data.own_units = self._demos.mixture.parts[0].samples.data.own_units
+        return data
 
     def _mixture(self, own: ChunkDataset) -> tuple[Mixture, float]:
         """What is imitated, and the share of the samples that are the policy's own."""
@@ -286,8 +299,8 @@ def weights_digest(policy: TrainablePolicy) -> str:
     return digest.hexdigest()
 
 
-def open_run_store(run_dir: Path, info: EnvInfo, demos: Demos) -> EpisodeStore:
-    """The store of a run's episodes, in its folder.
+def open_run_store(run_dir: Path, info: EnvInfo, demos: Demos, candidates: int = 0) -> EpisodeStore:
+    """The store of a run's episodes, in its folder. candidates: of `RoundScheduler`.
 
     Raises:
         UserError: what the simulator shows has no place in a data set, or the store is of other demonstrations.
@@ -308,7 +321,8 @@ def open_run_store(run_dir: Path, info: EnvInfo, demos: Demos) -> EpisodeStore:
         fps,
         str(said.get("robot_type", "unknown")),
     )
-    return EpisodeStore(run_dir / STORE, spec, {"demonstrations": demos.digest})
+    kept = {"candidates": candidates} if candidates else {}
+    return EpisodeStore(run_dir / STORE, spec, {"demonstrations": demos.digest} | kept)
 
 
 def _names(info: dict[str, Any], feature: str, count: int) -> tuple[str, ...]:
