@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 from embodied_rl.algorithms.config import AlgorithmConfig, ImitateConfig, SteerConfig
+from embodied_rl.config.policies import PolicyConfig
 from embodied_rl.config.sft import weighted_data
 from embodied_rl.config.suites import Suite
 from embodied_rl.errors import UserError
@@ -55,23 +55,26 @@ def check_imitate(
     learner: LearnerConfig,
     rollout: RolloutConfig,
     scheduler: SchedulerConfig,
-    asked: Mapping[str, bool],
+    policy: PolicyConfig,
+    autotune: bool,
 ) -> None:
-    """UserError for what does nothing or can't be with `algorithm`. asked: of some further options, which were."""
-    kind, asked = algorithm.kind, dict(asked)
-    if isinstance(algorithm, SteerConfig):
-        asked["--learner.average-updates"] = learner.average_updates > 0
-    else:
-        asked.pop("--policy.compile", None)
+    """UserError for what does nothing or can't be with `algorithm`."""
+    kind, steers = algorithm.kind, isinstance(algorithm, SteerConfig)
     if not isinstance(scheduler, SerialConfig):
         raise UserError(f"--algorithm {kind} runs a round, stores it and learns, in turn: leave --scheduler out.")
     usual = LearnerConfig()
     for name in _UNUSED:
         if getattr(learner, name) != getattr(usual, name):
             raise UserError(f"--learner.{name.replace('_', '-')} does not apply to --algorithm {kind}: leave it out.")
-    for option, given in {"--rollout.sampler adaptive": rollout.sampler != "uniform", **asked}.items():
-        if given:
-            raise UserError(f"{option} does not apply to --algorithm {kind}: leave it out.")
+    for given, asked in (
+        ("--rollout.sampler adaptive", rollout.sampler != "uniform"),
+        ("--autotune", autotune),
+        ("--policy.prefix-cache-gib", getattr(policy, "prefix_cache_gib", 0.0) > 0),
+        ("--policy.compile", steers and getattr(policy, "compile", False)),
+        ("--learner.average-updates", steers and learner.average_updates > 0),
+    ):
+        if asked:
+            raise UserError(f"{given} does not apply to --algorithm {kind}: leave it out.")
 
 
 def check_people(people: str, rule: tuple[str, int, float], algorithm: AlgorithmConfig) -> None:

@@ -58,8 +58,8 @@ class TrainConfig:
     openvla_oft, openpi, rlinf, rlinf_pi, simplevla or lerobot."""
     train_states: Expert[Literal["train", "heldout", "fresh"]] = "train"
     """Initial states to train on: train, which are never evaluated; heldout, the evaluated ones themselves, as some
-    published results do; the run and its checkpoints then say so. fresh, for --algorithm imitate in the built-in
-    suites: each episode has one of its own, drawn for the run."""
+    published results do; the run and its checkpoints then say so. fresh, for --algorithm imitate and steer in the
+    built-in suites: each episode has one of its own, drawn for the run."""
     perturb: Expert[tuple[Perturbation, ...]] = ()
     """Change training episodes as embodied-rl eval --perturb does: camera, light, texture, object, instruction. The
     held-out episodes of the run stay as they are."""
@@ -68,11 +68,11 @@ class TrainConfig:
     perturb_share: Expert[float | None] = None
     """Share of the training episodes (GRPO: of the groups) that --perturb changes (None: 0.75)."""
     demos: Expert[tuple[str, ...]] = ()
-    """Demonstrations that every update imitates too, by --algorithm imitate or by --algorithm.demo-coef: data sets as
-    DATA or DATA:WEIGHT, as embodied-rl sft reads them."""
+    """Demonstrations that every update imitates too, by --algorithm imitate and steer or by --algorithm.demo-coef: data
+    sets as DATA or DATA:WEIGHT, as embodied-rl sft reads them."""
     people: Expert[Literal["none", "expert"]] = "none"
-    """Who takes over episodes of training, with --algorithm imitate: expert, the suite's scripted one. What is done in
-    an episode with help is imitated where the goal was reached; for the policy it counts as failed."""
+    """Who takes over episodes of training, with --algorithm imitate or steer: expert, the suite's scripted one. What is
+    done in an episode with help is imitated where the goal was reached; for the policy it counts as failed."""
     people_rule: Expert[Literal["late", "share"]] = USUAL_RULE[0]
     """Which episodes: late, those not solved after --people-after control steps; share, a random --people-share of
     them, each before a random one of the first --people-after."""
@@ -161,10 +161,7 @@ class TrainConfig:
         check_demos(self.demos, self.algorithm)
         check_people(self.people, self.takeover_rule, self.algorithm)
         if isinstance(self.algorithm, ImitateConfig):
-            asked = {"--autotune": self.autotune}
-            for name in ("prefix_cache_gib", "compile"):
-                asked[f"--policy.{name.replace('_', '-')}"] = bool(getattr(self.policy, name, False))
-            check_imitate(self.algorithm, self.learner, self.rollout, self.scheduler, asked)
+            check_imitate(self.algorithm, self.learner, self.rollout, self.scheduler, self.policy, self.autotune)
         check_fresh_states(table, self.algorithm, self.train_states)
         if self.autotune and getattr(self.policy, "compile", False):
             raise UserError(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from embodied_rl.algorithms.config import PPOConfig
+from embodied_rl.algorithms.config import PPOConfig, SteerConfig
 from embodied_rl.autotune.tune import Tuning, further_devices, tune
 from embodied_rl.config.env import CustomEnvConfig, EnvConfig, one_env, scenes
 from embodied_rl.config.imitation_checks import need_demos
@@ -191,7 +191,7 @@ def open_run(config: TrainConfig, overrides: Overrides, console: Console, *, res
         need_control_rate(
             made.provenance, env.info.control_hz, made.checkpoint, getattr(made.policy, "unnorm_key", None)
         )
-        check_policy(made, env.info)
+        check_policy(made, env.info, config.algorithm)
         train = env.heldout_states if config.train_states == "heldout" else env.train_states
         demos = open_demos(config, made.policy, env.info, console) if config.demos else None
         known = join_states(made.trained, {} if config.train_states == "fresh" else train)  # none of the suite's own
@@ -254,6 +254,7 @@ def run_info(setup: RunSetup, command: str) -> RunInfo:
     """What really runs. command: the command line."""
     config, states = setup.config, setup.states
     lost, total = setup.left_out or (None, None)
+    best_of = config.algorithm.candidates if isinstance(config.algorithm, SteerConfig) else None
     return RunInfo(
         command=command,
         started=time.strftime("%Y-%m-%d %H:%M:%S %z"),
@@ -265,7 +266,7 @@ def run_info(setup: RunSetup, command: str) -> RunInfo:
         scheduler=kind_of("scheduler", config.scheduler),
         seed=config.seed,
         num_processes=config.learner.num_processes,
-        policy=setup.policy_info,
+        policy=dataclasses.replace(setup.policy_info, best_of=best_of),
         simulator=setup.simulator_info,
         overlap=states.overlap(config),
         machine=machine_info(config.device),

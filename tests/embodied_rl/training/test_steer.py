@@ -1,0 +1,254 @@
+"""Rounds of episodes, then a chunk critic: what it learns from, what the policy is asked, exact resume."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from embodied_rl.algorithms.config import SteerConfig
+from embodied_rl.data.episodes import open_store
+from embodied_rl.errors import UserError
+from embodied_rl.evaluation.config import EvalConfig
+from embodied_rl.learner.config import CheckpointConfig
+from embodied_rl.learner.imitation import Imitation
+from embodied_rl.policies.steering import CANDIDATES, CHOSEN, SUMMARY, need_proposals
+from embodied_rl.rollout.config import RolloutConfig
+from embodied_rl.training import steer
+from embodied_rl.training.filtered_bc import STORE
+from embodied_rl.training.on_policy import train
+from embodied_rl.training.settings import RunOptions, TaskSplit, TrainOutcome
+from tests.embodied_rl.toy_run import JsonObserver, newest, settings_of
+from tests.toy import CHUNK, HELDOUT, TASKS, ToyEnv, ToyPolicy
+from tests.toy_demos import toy_demos
+from tests.toy_steered import SteeredToy, steered_files
+
+ROUND = 12
+
+
+def run(
+    folder: Path, *, rounds: int = 3, envs: int = 5, resume: bool = False, env: ToyEnv | None = None, **options: float
+) -> tuple[TrainOutcome, SteeredToy]:
+    torch.set_num_threads(1)
+    config = SteerConfig(**({"steps": 15, "candidates": 4, "critic_steps": 60} | options))  # type: ignore[arg-type]
+    settings = replace(
+        settings_of(config, rounds, lr=1e-2),
+        imitation=Imitation(toy_demos(1.0), config, seed=3),
+        rollout=RolloutConfig(episodes_per_iteration=ROUND),
+        evaluation=EvalConfig(every=0, states_per_task=12, mode="sample"),
+        checkpoint=CheckpointConfig(every=1),
+    )
+    policy = SteeredToy()
+    outcome = train(
+        folder,
+        env or ToyEnv(envs),
+        policy,
+        steered_files(policy),
+        settings,
+        TaskSplit(TASKS, HELDOUT),
+        JsonObserver(folder / "metrics.jsonl"),
+        RunOptions(resume=newest(folder) if resume else None, resume_command="toy --resume"),
+    )
+    return outcome, policy
+
+
+def end(folder: Path, rounds: int = 3) -> dict[str, torch.Tensor]:
+    """Weights of policy and critic."""
+    saved = folder / f"checkpoints/iter-{rounds:06d}/policy"
+    return load_file(saved / "model.safetensors") | load_file(saved / "steering.safetensors")
+
+
+def assert_same(one: Path, two: Path) -> None:
+    first, second = end(one), end(two)
+    assert first.keys() == second.keys()
+    assert [name for name in first if not torch.equal(first[name], second[name])] == []
+    assert (one / "metrics.jsonl").read_text() == (two / "metrics.jsonl").read_text()
+
+
+def test_every_decision_is_kept_with_what_it_was_chosen_from(tmp_path: Path) -> None:
+    _, policy = run(tmp_path, imitate=False)
+    store = open_store(tmp_path / STORE)
+    assert store.keys() == list(range(3 * ROUND))
+    chosen = []
+    for key in store.keys():  # noqa: SIM118
+        kept, data = store.arrays(key), store._read([key])
+        first = np.flatnonzero(np.diff(data.columns.decision, prepend=-1))
+        assert len(kept[CHOSEN]) == len(first) == store.info(key).decisions
+        assert kept[CANDIDATES].shape == (len(first), 4, CHUNK, 2)
+        asked = kept[CANDIDATES][np.arange(len(first)), kept[CHOSEN]]
+        np.testing.assert_array_equal(asked[:, 0], data.action[first])
+        seen = torch.from_numpy(data.images[first]), torch.from_numpy(data.state[first])
+        words = [data.instruction[row] for row in first]
+        np.testing.assert_array_equal(policy.summarise(*seen, words).numpy(), kept[SUMMARY])  # it stays as it is
+        chosen.append(set(kept[CHOSEN].tolist()))
+    assert set().union(*chosen[:ROUND]) == {0}  # without a critic the policy's own
+    assert len(set().union(*chosen[ROUND:])) > 1
+
+
+def test_the_number_of_envs_changes_nothing(tmp_path: Path) -> None:
+    run(tmp_path / "few", envs=2)
+    run(tmp_path / "many", envs=12)
+    assert_same(tmp_path / "few", tmp_path / "many")
+
+
+@pytest.mark.parametrize("imitate", [True, False])
+def test_the_critic_learns_without_asking_the_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, imitate: bool
+) -> None:
+    """A policy that stays is asked once for what it makes of the demonstrations, then in episodes alone; one that
+    learns once a round for the summaries of all stored decisions, and never while the critic learns."""
+    update, fit, spent, fitted = steer.SteeredBC.update, steer.fit_critic, [], []
+
+    def counted(learner: steer.SteeredBC, batch: object) -> dict[str, float]:
+        before = learner._policy.asked.copy()
+        found = update(learner, batch)  # type: ignore[arg-type]
+        spent.append(learner._policy.asked - before)
+        learners.append(learner)
+        return found
+
+    def watched(*arguments: object) -> object:
+        before = [learner._policy.asked.copy() for learner in learners[:1]]
+        found = fit(*arguments)  # type: ignore[arg-type]
+        fitted.append([learner._policy.asked.copy() for learner in learners[:1]] == before)
+        return found
+
+    learners: list[steer.SteeredBC] = []
+    monkeypatch.setattr(steer.SteeredBC, "update", counted)
+    monkeypatch.setattr(steer, "fit_critic", watched)
+    run(tmp_path, imitate=imitate)
+    frames = len(toy_demos(1.0).mixture.parts[0].samples.data.state)
+    store = open_store(tmp_path / STORE)
+    decisions = np.cumsum([store.info(key).decisions for key in store.keys()])[ROUND - 1 :: ROUND]  # noqa: SIM118
+    assert [each["propose"] for each in spent] == [frames, 0, 0]
+    assert [each["summarise"] for each in spent] == [imitate * (frames + int(count)) for count in decisions]
+    assert fitted == [True] * 3
+
+
+def test_the_policy_stays_as_it_is_without_imitation(tmp_path: Path) -> None:
+    _, policy = run(tmp_path, imitate=False)
+    start, ended = SteeredToy().state_dict(), policy.state_dict()
+    assert all(torch.equal(start[name], ended[name]) for name in start)
+    assert policy.steering is not None
+    _, learned = run(tmp_path / "learns")
+    assert not torch.equal(start["body.weight"], learned.body.weight)
+
+
+@pytest.mark.parametrize("kept", [0, 5, ROUND])
+def test_a_round_that_was_cut_goes_on_with_what_is_stored(tmp_path: Path, kept: int) -> None:
+    run(tmp_path / "whole")
+    run(tmp_path / "cut", rounds=2)
+    for key in range(2 * ROUND, 2 * ROUND + kept):
+        for path in (tmp_path / "whole" / STORE / "episodes").glob(f"{key:06d}.*"):
+            (tmp_path / "cut" / STORE / "episodes" / path.name).write_bytes(path.read_bytes())
+    rows = (tmp_path / "cut/metrics.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "cut/metrics.jsonl").write_text("".join(rows[:-1]))  # its last evaluation
+    env = ToyEnv(5)
+    run(tmp_path / "cut", resume=True, env=env)
+    assert sum(spec.init_state < 16 for spec in env.started) == ROUND - kept
+    assert_same(tmp_path / "whole", tmp_path / "cut")
+
+
+KILLED = """
+import signal, sys
+from pathlib import Path
+from embodied_rl.data import episodes
+from embodied_rl.training import filtered_bc, steer
+from tests.embodied_rl.training.test_steer import run
+place, count = sys.argv[2], int(sys.argv[3])
+owner, name = {
+    "add": (filtered_bc.EpisodeStore, "add"),
+    "sidecar": (episodes.writer, "add_episode"),
+    "step": (filtered_bc.FilteredBC, "_step"),
+    "drawn": (steer, "write_arrays"),
+    "fit": (steer, "fit_critic"),
+}[place]
+known, calls = getattr(owner, name), [0]
+def held(*arguments):
+    calls[0] += 1
+    if calls[0] == count:
+        print("held", flush=True)
+        signal.pause()
+    return known(*arguments)
+setattr(owner, name, held)
+run(Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("place", "count"), [("add", 3), ("sidecar", ROUND + 4), ("drawn", 1), ("step", 20), ("fit", 1), ("fit", 3)]
+)
+def test_killed_anywhere_and_resumed_equals_run_to_the_end(tmp_path: Path, place: str, count: int) -> None:
+    run(tmp_path / "whole")
+    words = [sys.executable, "-c", KILLED, str(tmp_path / "killed"), place, str(count)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        process.send_signal(signal.SIGKILL)
+    run(tmp_path / "killed", resume=True)
+    assert_same(tmp_path / "whole", tmp_path / "killed")
+
+
+def test_a_run_goes_on_for_longer_as_if_it_had_been_asked_for_at_first(tmp_path: Path) -> None:
+    run(tmp_path / "whole")
+    run(tmp_path / "longer", rounds=1)
+    run(tmp_path / "longer", resume=True)
+    first, second = end(tmp_path / "whole"), end(tmp_path / "longer")
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_what_is_missing_is_named_and_nothing_is_drawn_again(tmp_path: Path) -> None:
+    run(tmp_path, rounds=1)
+    path = tmp_path / STORE / "demonstrations-0.safetensors"
+    kept = path.read_bytes()
+    path.unlink()
+    with pytest.raises(UserError, match=r"demonstrations-0.safetensors is missing or not of this run: restore"):
+        run(tmp_path, rounds=2, resume=True)
+    path.write_bytes(kept)
+    (tmp_path / STORE / "episodes/000003.safetensors").unlink()
+    with pytest.raises(UserError, match=r"000003.safetensors is missing or damaged: restore"):
+        run(tmp_path, rounds=2, resume=True)
+
+
+def test_a_store_of_other_candidates_is_refused(tmp_path: Path) -> None:
+    run(tmp_path, rounds=1)
+    with pytest.raises(UserError, match="another candidates"):
+        run(tmp_path, resume=True, candidates=5)
+
+
+def test_a_policy_without_chunks_to_choose_from_is_refused() -> None:
+    with pytest.raises(UserError, match="ToyPolicy offers none"):
+        need_proposals(ToyPolicy())
+
+
+def test_best_of_n_beats_the_policy_and_not_by_shuffled_outcomes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"imitate": False, "critic_steps": 800, "candidates": 8, "rounds": 4}
+    told, _ = run(tmp_path / "told", **options)  # type: ignore[arg-type]
+    data = steer.SteeredBC._data
+
+    def shuffled(learner: steer.SteeredBC, batch: object) -> object:
+        found = data(learner, batch)  # type: ignore[arg-type]
+        order = np.random.default_rng(0).permutation(len(found))
+        columns, ends = found.columns, found.starts[1:] - 1
+        success = np.zeros_like(columns.success)
+        success[ends] = columns.success[ends][order]
+        found.columns = replace(columns, success=success)
+        return found
+
+    monkeypatch.setattr(steer.SteeredBC, "_data", shuffled)
+    lied, _ = run(tmp_path / "lied", **options)  # type: ignore[arg-type]
+    print(told.before.overall.rate, told.after.overall.rate, lied.after.overall.rate)
+    assert told.after.overall.rate > told.before.overall.rate + 0.15
+    assert told.after.overall.rate > lied.after.overall.rate + 0.15
+    rows = [json.loads(line) for line in (tmp_path / "told/metrics.jsonl").read_text().splitlines()]
+    assert all("train/critic_loss" in row for row in rows if "rollout/success" in row)
