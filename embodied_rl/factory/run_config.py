@@ -96,7 +96,7 @@ def open_policy_of(config: TrainConfig, resume: Path | None = None) -> tuple[Any
         checkpoint, options = str(resume / POLICY), None  # our own checkpoints say everything themselves
     policy = open_policy(checkpoint, config.device, options)
     if resume is None:
-        refuse_steered(policy, f"training would lose a critic: --policy.checkpoint {checkpoint}", UNSTEERED)
+        refuse_steered(policy, f"--policy.checkpoint {checkpoint} begins a run", UNSTEERED)
     fit_critic(policy, config)
     prepare_policy(policy, config.policy, policy_folder(checkpoint))
     policy.with_value = isinstance(config.algorithm, PPOConfig)
