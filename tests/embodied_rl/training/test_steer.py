@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -15,7 +14,8 @@ import torch
 from safetensors.torch import load_file
 
 from embodied_rl.algorithms.config import SteerConfig
-from embodied_rl.data.episodes import open_store
+from embodied_rl.data.episodes import EpisodeStore, open_store
+from embodied_rl.data.lerobot import Demonstrations
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.config import EvalConfig
 from embodied_rl.learner.config import CheckpointConfig
@@ -23,6 +23,7 @@ from embodied_rl.learner.imitation import Imitation
 from embodied_rl.policies.steering import CANDIDATES, CHOSEN, SUMMARY, need_proposals
 from embodied_rl.rollout.config import RolloutConfig
 from embodied_rl.training import steer
+from embodied_rl.training.chunk_critic import Decisions
 from embodied_rl.training.filtered_bc import STORE
 from embodied_rl.training.on_policy import train
 from embodied_rl.training.settings import RunOptions, TaskSplit, TrainOutcome
@@ -229,26 +230,56 @@ def test_a_policy_without_chunks_to_choose_from_is_refused() -> None:
         need_proposals(ToyPolicy())
 
 
-def test_best_of_n_beats_the_policy_and_not_by_shuffled_outcomes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = {"imitate": False, "critic_steps": 800, "candidates": 8, "rounds": 4}
-    told, _ = run(tmp_path / "told", **options)  # type: ignore[arg-type]
-    data = steer.SteeredBC._data
+def test_the_critic_sees_each_decision_with_what_came_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rewards at the ends of successes alone; what comes next is of the same episode; a person's chunk is what was
+    done."""
+    seen, fit, at = [], steer.fit_critic, EpisodeStore.at
 
-    def shuffled(learner: steer.SteeredBC, batch: object) -> object:
-        found = data(learner, batch)  # type: ignore[arg-type]
-        order = np.random.default_rng(0).permutation(len(found))
-        columns, ends = found.columns, found.starts[1:] - 1
-        success = np.zeros_like(columns.success)
-        success[ends] = columns.success[ends][order]
-        found.columns = replace(columns, success=success)
-        return found
+    def noted(decisions: Decisions, demonstrated: int, *rest: object) -> object:
+        seen.append((decisions, demonstrated))
+        return fit(decisions, demonstrated, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(steer.SteeredBC, "_data", shuffled)
-    lied, _ = run(tmp_path / "lied", **options)  # type: ignore[arg-type]
-    print(told.before.overall.rate, told.after.overall.rate, lied.after.overall.rate)
-    assert told.after.overall.rate > told.before.overall.rate + 0.15
-    assert told.after.overall.rate > lied.after.overall.rate + 0.15
-    rows = [json.loads(line) for line in (tmp_path / "told/metrics.jsonl").read_text().splitlines()]
-    assert all("train/critic_loss" in row for row in rows if "rollout/success" in row)
+    def helped(store: EpisodeStore, count: int) -> Demonstrations:
+        data = at(store, count)
+        data.columns.human[data.starts[1] - 1] = True  # in the first episode's last decision
+        return data
+
+    monkeypatch.setattr(steer, "fit_critic", noted)
+    monkeypatch.setattr(EpisodeStore, "at", helped)
+    run(tmp_path, rounds=1, imitate=False)
+    samples = toy_demos(1.0).mixture.parts[0].samples
+    frames, store = len(samples.data.state), open_store(tmp_path / STORE)
+    (decisions, demonstrated) = seen[0]
+    gamma, data = SteerConfig().gamma, at(store, ROUND)
+    # demonstrations: from each frame to the one a chunk later
+    assert demonstrated == len(samples.rows)
+    ends = samples.data.starts[samples.episode[samples.rows] + 1]
+    over = samples.rows + CHUNK >= ends
+    won = over & samples.data.success[samples.episode[samples.rows]]
+    assert decisions.at[:demonstrated].tolist() == samples.rows.tolist()
+    assert decisions.after[:demonstrated].tolist() == np.where(over, -1, samples.rows + CHUNK).tolist()
+    assert ((decisions.reward[:demonstrated] > 0).numpy() == won).all()
+    # own episodes: from decision to decision
+    first = frames
+    for number in range(ROUND):
+        kept, count = store.arrays(number), store.info(number).decisions
+        rows = slice(demonstrated + first - frames, demonstrated + first - frames + count)
+        assert decisions.at[rows].tolist() == list(range(first, first + count))
+        assert decisions.after[rows].tolist() == [*range(first + 1, first + count), -1]
+        assert torch.equal(decisions.candidates[first : first + count], torch.from_numpy(kept[CANDIDATES]))
+        summary = decisions.features[first : first + count, :-2]
+        assert torch.equal(summary, torch.from_numpy(kept[SUMMARY]))
+        last = store.info(number).steps - CHUNK * (count - 1)  # control steps of the last chunk
+        assert decisions.reward[rows][:-1].eq(0).all()
+        expected = store.info(number).success * gamma ** (last - 1)
+        assert decisions.reward[rows][-1].item() == pytest.approx(expected, abs=1e-6)
+        assert decisions.discount[rows].tolist() == pytest.approx([gamma**CHUNK] * (count - 1) + [0.0])
+        asked = torch.from_numpy(kept[CANDIDATES][np.arange(count), kept[CHOSEN]])
+        same = (decisions.chunk[rows] == asked).flatten(1).all(1).tolist()
+        assert same[:-1] == [True] * (count - 1)
+        done = decisions.chunk[rows][-1, :last].numpy()
+        if number:
+            assert same[-1]
+        else:
+            np.testing.assert_array_equal(done, data.action[data.starts[1] - last : data.starts[1]])
+        first += count
