@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +14,7 @@ from embodied_rl.training import chunk_critic
 from embodied_rl.training.chunk_critic import Decisions, fit_critic, joined
 from embodied_rl.types import Array
 
-COUNT, LENGTH, K = 8, 4, 2
+COUNT, LENGTH, K, STEPS = 8, 4, 2, 400
 SMALL = CriticConfig(features=2, chunk_len=K, action_dim=1, width=32)
 
 
@@ -60,10 +63,15 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@cache
+def fitted() -> tuple[ChunkCritic, float]:
+    return fit_critic(decisions(200, 2), 0, STEPS, (0, 1), SMALL)
+
+
 def test_best_of_n_beats_the_policy_and_not_by_shuffled_outcomes() -> None:
     alone = episodes(300, 1)[-1].mean()
-    critic, loss = fit_critic(decisions(200, 2), 0, 500, (0, 1), SMALL)
-    lied, _ = fit_critic(decisions(200, 2, shuffled=True), 0, 500, (0, 1), SMALL)
+    critic, loss = fitted()
+    lied, _ = fit_critic(decisions(200, 2, shuffled=True), 0, STEPS, (0, 1), SMALL)
     steered, misled = episodes(300, 1, critic)[-1].mean(), episodes(300, 1, lied)[-1].mean()
     assert alone < 0.2
     assert steered > 0.8
@@ -74,11 +82,7 @@ def test_best_of_n_beats_the_policy_and_not_by_shuffled_outcomes() -> None:
 def test_it_looks_ahead_over_the_next_candidates() -> None:
     """The broken variant: without what comes after a decision, only the last one of an episode has a value."""
     whole = decisions(200, 2)
-    blind = Decisions(
-        whole.features, whole.candidates, whole.at, whole.chunk, whole.reward, whole.discount * 0, whole.after
-    )
-    seeing, _ = fit_critic(whole, 0, 500, (0, 1), SMALL)
-    other, _ = fit_critic(blind, 0, 500, (0, 1), SMALL)
+    seeing, other = fitted()[0], fit_critic(replace(whole, discount=whole.discount * 0), 0, STEPS, (0, 1), SMALL)[0]
     first = torch.tensor([[0.0, 1.0]])
     right, left = torch.full((1, 1, K, 1), 0.5), torch.full((1, 1, K, 1), -0.5)
     with torch.no_grad():
