@@ -18,12 +18,12 @@ from embodied_rl.config.train import TrainConfig
 
 ROOT = Path(__file__).parents[2] / "embodied_rl"
 LINES = {
-    "": 1410,
-    "algorithms": 690,
+    "": 1450,
+    "algorithms": 710,
     "autotune": 610,
     "cli": 3420,
     "config": 1560,
-    "data": 2670,
+    "data": 2740,
     "evaluation": 1450,
     "factory": 2780,
     "jobs": 6680,
@@ -33,7 +33,7 @@ LINES = {
     "scheduler": 2480,
     "studies": 1790,
     "telemetry": 1490,
-    "training": 1260,
+    "training": 1660,
     "utils": 1390,
 }
 KEYS = 138
