@@ -136,6 +136,11 @@ class SteerConfig(ImitateConfig):
 
     def __post_init__(self) -> None:
         ImitateConfig.__post_init__(self)
+        usual = ImitateConfig()
+        _require(
+            self.imitate or (self.steps, self.demo_share) == (usual.steps, usual.demo_share),
+            "algorithm.steps and algorithm.demo_share say how it imitates: leave them out with algorithm.imitate off",
+        )
         _require(
             2 <= self.candidates <= MAX_CANDIDATES,
             f"algorithm.candidates must lie in 2..{MAX_CANDIDATES}, got {self.candidates}",

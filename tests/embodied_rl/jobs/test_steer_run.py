@@ -62,7 +62,7 @@ def begin(tmp_path: Path, name: str = "run", **algorithm: Any) -> Path:
         demos=[str(demos if demos.exists() else collected(demos))],
         train_states="train",
         rollout={"episodes_per_iteration": 6},
-        algorithm={"steps": 3, "candidates": 3, "critic_steps": 10} | algorithm,
+        algorithm={"candidates": 3, "critic_steps": 10} | (algorithm or {"steps": 3}),
         learner={"lr": 1e-3},
         evaluation={"states_per_task": 2},
         videos=0,
@@ -132,6 +132,7 @@ def test_a_policy_of_ones_own_is_refused_before_anything_runs(tmp_path: Path) ->
         ({"algorithm": {"candidates": 1}}, r"algorithm.candidates must lie in 2..256, got 1"),
         ({"algorithm": {"critic_steps": 0}}, "algorithm.critic_steps must be at least 1"),
         ({"algorithm": {"gamma": 0.0}}, r"algorithm.gamma must lie in \(0, 1\]"),
+        ({"algorithm": {"imitate": False, "steps": 9}}, "algorithm.steps and algorithm.demo_share say how it imitates"),
         ({"algorithm": {"steps": 0}}, "algorithm.steps must be at least 1"),
     ],
 )

@@ -39,7 +39,8 @@ def run(
     folder: Path, *, rounds: int = 3, envs: int = 5, resume: bool = False, env: ToyEnv | None = None, **options: float
 ) -> tuple[TrainOutcome, SteeredToy]:
     torch.set_num_threads(1)
-    config = SteerConfig(**({"steps": 15, "candidates": 4, "critic_steps": 60} | options))  # type: ignore[arg-type]
+    imitates = {"steps": 15} if options.get("imitate", True) else {}
+    config = SteerConfig(**(imitates | {"candidates": 4, "critic_steps": 60} | options))  # type: ignore[arg-type]
     settings = replace(
         settings_of(config, rounds, lr=1e-2),
         imitation=Imitation(toy_demos(1.0), config, seed=3),
