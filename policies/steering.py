@@ -194,13 +194,11 @@ def is_steered(folder: Path) -> bool:
 
 
 def load_steering(folder: Path, policy: Policy) -> None:
-    """Steer `policy`, which was loaded from `folder`, as its checkpoint says.
+    """Steer `policy`, which was loaded from `folder` and is steered, as its checkpoint says.
 
     Raises:
         UserError: a file is missing or damaged, or the critic is of chunks of another size.
     """
-    if not is_steered(folder):
-        return
     about = read_json(folder / "config.json")[STEERING]
     count = about.get("candidates") if isinstance(about, dict) else None
     if not isinstance(count, int) or not 1 <= count <= MAX_CANDIDATES:

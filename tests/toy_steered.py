@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from embodied_rl.policies.checkpoints.folder import to_json
-from embodied_rl.policies.steering import Steering, load_steering, steering_files
+from embodied_rl.policies.steering import Steering, is_steered, load_steering, steering_files
 from embodied_rl.policy import ActMode, PolicyTraits, Proposals
 from embodied_rl.rng import DecisionRng
 from embodied_rl.training.settings import PolicyFiles
@@ -71,6 +71,7 @@ def steered_files(policy: SteeredToy) -> PolicyFiles:
     def load(folder: Path) -> None:
         policy.steering = None
         policy.load_state_dict(load_file(folder / "model.safetensors"))
-        load_steering(folder, policy)
+        if is_steered(folder):
+            load_steering(folder, policy)
 
     return PolicyFiles(save, load)

@@ -184,13 +184,15 @@ def load_policy(folder: Path, request: LoadRequest | None = None) -> AnyPolicy:
     """
     from embodied_rl.policies.checkpoints.folder import verify_checksums
     from embodied_rl.policies.checkpoints.integrity import recorded_files
-    from embodied_rl.policies.steering import load_steering
+    from embodied_rl.policies.steering import is_steered, load_steering
 
     verify_checksums(folder)
     family = family_of(folder, None if request is None else request.family.name)
+    steered = is_steered(folder)  # outside: a digest is of what decides the actions
     with recorded_files() as files:
         policy = family.load(folder, family.load_options(PublishedOptions() if request is None else request.given))
-        load_steering(folder, policy)
+        if steered:
+            load_steering(folder, policy)
     policy.source_files = tuple(files)
     return policy
 

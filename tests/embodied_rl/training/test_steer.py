@@ -22,30 +22,38 @@ from embodied_rl.learner.config import CheckpointConfig
 from embodied_rl.learner.imitation import Imitation
 from embodied_rl.policies.steering import CANDIDATES, CHOSEN, SUMMARY, need_proposals
 from embodied_rl.rollout.config import RolloutConfig
+from embodied_rl.sim.wrappers.takeover import TakeoverRule
 from embodied_rl.training import steer
 from embodied_rl.training.chunk_critic import Decisions
 from embodied_rl.training.filtered_bc import STORE
 from embodied_rl.training.on_policy import train
 from embodied_rl.training.settings import RunOptions, TaskSplit, TrainOutcome
+from tests.embodied_rl.rollout.test_help import with_expert
 from tests.embodied_rl.toy_run import JsonObserver, newest, settings_of
 from tests.toy import CHUNK, HELDOUT, TASKS, ToyEnv, ToyPolicy
 from tests.toy_demos import toy_demos
 from tests.toy_steered import SteeredToy, steered_files
 
-ROUND = 12
+ROUND, ROUNDS = 6, 2
 
 
 def run(
-    folder: Path, *, rounds: int = 3, envs: int = 5, resume: bool = False, env: ToyEnv | None = None, **options: float
+    folder: Path,
+    *,
+    rounds: int = ROUNDS,
+    envs: int = 5,
+    resume: bool = False,
+    env: ToyEnv | None = None,
+    **options: float,
 ) -> tuple[TrainOutcome, SteeredToy]:
     torch.set_num_threads(1)
-    imitates = {"steps": 15} if options.get("imitate", True) else {}
-    config = SteerConfig(**(imitates | {"candidates": 4, "critic_steps": 60} | options))  # type: ignore[arg-type]
+    imitates = {"steps": 5} if options.get("imitate", True) else {}
+    config = SteerConfig(**(imitates | {"candidates": 4, "critic_steps": 8} | options))  # type: ignore[arg-type]
     settings = replace(
         settings_of(config, rounds, lr=1e-2),
         imitation=Imitation(toy_demos(1.0), config, seed=3),
         rollout=RolloutConfig(episodes_per_iteration=ROUND),
-        evaluation=EvalConfig(every=0, states_per_task=12, mode="sample"),
+        evaluation=EvalConfig(every=0, states_per_task=1, mode="sample"),
         checkpoint=CheckpointConfig(every=1),
     )
     policy = SteeredToy()
@@ -62,7 +70,7 @@ def run(
     return outcome, policy
 
 
-def end(folder: Path, rounds: int = 3) -> dict[str, torch.Tensor]:
+def end(folder: Path, rounds: int = ROUNDS) -> dict[str, torch.Tensor]:
     """Weights of policy and critic."""
     saved = folder / f"checkpoints/iter-{rounds:06d}/policy"
     return load_file(saved / "model.safetensors") | load_file(saved / "steering.safetensors")
@@ -75,10 +83,18 @@ def assert_same(one: Path, two: Path) -> None:
     assert (one / "metrics.jsonl").read_text() == (two / "metrics.jsonl").read_text()
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an undisturbed run."""
+    folder = tmp_path_factory.mktemp("whole")
+    run(folder)
+    return folder
+
+
 def test_every_decision_is_kept_with_what_it_was_chosen_from(tmp_path: Path) -> None:
     _, policy = run(tmp_path, imitate=False)
     store = open_store(tmp_path / STORE)
-    assert store.keys() == list(range(3 * ROUND))
+    assert store.keys() == list(range(ROUNDS * ROUND))
     chosen = []
     for key in store.keys():  # noqa: SIM118
         kept, data = store.arrays(key), store._read([key])
@@ -95,10 +111,9 @@ def test_every_decision_is_kept_with_what_it_was_chosen_from(tmp_path: Path) -> 
     assert len(set().union(*chosen[ROUND:])) > 1
 
 
-def test_the_number_of_envs_changes_nothing(tmp_path: Path) -> None:
-    run(tmp_path / "few", envs=2)
-    run(tmp_path / "many", envs=12)
-    assert_same(tmp_path / "few", tmp_path / "many")
+def test_the_number_of_envs_changes_nothing(tmp_path: Path, whole: Path) -> None:
+    run(tmp_path, envs=2)
+    assert_same(whole, tmp_path)
 
 
 @pytest.mark.parametrize("imitate", [True, False])
@@ -129,33 +144,48 @@ def test_the_critic_learns_without_asking_the_policy(
     frames = len(toy_demos(1.0).mixture.parts[0].samples.data.state)
     store = open_store(tmp_path / STORE)
     decisions = np.cumsum([store.info(key).decisions for key in store.keys()])[ROUND - 1 :: ROUND]  # noqa: SIM118
-    assert [each["propose"] for each in spent] == [frames, 0, 0]
+    assert [each["propose"] for each in spent] == [frames, 0]
     assert [each["summarise"] for each in spent] == [imitate * (frames + int(count)) for count in decisions]
-    assert fitted == [True] * 3
+    assert fitted == [True] * ROUNDS
 
 
-def test_the_policy_stays_as_it_is_without_imitation(tmp_path: Path) -> None:
+def test_with_a_persons_help_each_decision_has_its_candidates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, module = settings_of, sys.modules[__name__]
+    people = {"people": with_expert(5, TakeoverRule("late", after=3))}
+    monkeypatch.setattr(module, "settings_of", lambda *words, **more: replace(usual(*words, **more), **people))
+    run(tmp_path, rounds=2)
+    store = open_store(tmp_path / STORE)
+    helped = [key for key in store.keys() if store.info(key).human_steps]  # noqa: SIM118
+    assert helped
+    for key in helped:
+        data = store._read([key])
+        first = np.flatnonzero(np.diff(data.columns.decision, prepend=-1))
+        kept = store.arrays(key)
+        assert len(kept[CHOSEN]) == len(first)
+        asked = kept[CANDIDATES][np.arange(len(first)), kept[CHOSEN]][:, 0]
+        alone = ~data.columns.human[first]
+        np.testing.assert_array_equal(asked[alone], data.action[first][alone])
+
+
+def test_the_policy_stays_as_it_is_without_imitation(tmp_path: Path, whole: Path) -> None:
     _, policy = run(tmp_path, imitate=False)
     start, ended = SteeredToy().state_dict(), policy.state_dict()
     assert all(torch.equal(start[name], ended[name]) for name in start)
     assert policy.steering is not None
-    _, learned = run(tmp_path / "learns")
-    assert not torch.equal(start["body.weight"], learned.body.weight)
+    assert not torch.equal(start["body.weight"], end(whole)["body.weight"])  # where it imitates
 
 
-@pytest.mark.parametrize("kept", [0, 5, ROUND])
-def test_a_round_that_was_cut_goes_on_with_what_is_stored(tmp_path: Path, kept: int) -> None:
-    run(tmp_path / "whole")
-    run(tmp_path / "cut", rounds=2)
-    for key in range(2 * ROUND, 2 * ROUND + kept):
-        for path in (tmp_path / "whole" / STORE / "episodes").glob(f"{key:06d}.*"):
-            (tmp_path / "cut" / STORE / "episodes" / path.name).write_bytes(path.read_bytes())
-    rows = (tmp_path / "cut/metrics.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "cut/metrics.jsonl").write_text("".join(rows[:-1]))  # its last evaluation
+def test_a_round_that_was_cut_goes_on_with_what_is_stored(tmp_path: Path, whole: Path) -> None:
+    run(tmp_path, rounds=1)
+    for key in range(ROUND, ROUND + 4):
+        for path in (whole / STORE / "episodes").glob(f"{key:06d}.*"):
+            (tmp_path / STORE / "episodes" / path.name).write_bytes(path.read_bytes())
+    rows = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "metrics.jsonl").write_text("".join(rows[:-1]))  # its last evaluation
     env = ToyEnv(5)
-    run(tmp_path / "cut", resume=True, env=env)
-    assert sum(spec.init_state < 16 for spec in env.started) == ROUND - kept
-    assert_same(tmp_path / "whole", tmp_path / "cut")
+    run(tmp_path, resume=True, env=env)
+    assert sum(spec.init_state < 16 for spec in env.started) == ROUND - 4
+    assert_same(whole, tmp_path)
 
 
 KILLED = """
@@ -166,7 +196,6 @@ from embodied_rl.training import filtered_bc, steer
 from tests.embodied_rl.training.test_steer import run
 place, count = sys.argv[2], int(sys.argv[3])
 owner, name = {
-    "add": (filtered_bc.EpisodeStore, "add"),
     "sidecar": (episodes.writer, "add_episode"),
     "step": (filtered_bc.FilteredBC, "_step"),
     "drawn": (steer, "write_arrays"),
@@ -185,25 +214,21 @@ run(Path(sys.argv[1]))
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("place", "count"), [("add", 3), ("sidecar", ROUND + 4), ("drawn", 1), ("step", 20), ("fit", 1), ("fit", 3)]
-)
-def test_killed_anywhere_and_resumed_equals_run_to_the_end(tmp_path: Path, place: str, count: int) -> None:
-    run(tmp_path / "whole")
-    words = [sys.executable, "-c", KILLED, str(tmp_path / "killed"), place, str(count)]
+@pytest.mark.parametrize(("place", "count"), [("sidecar", ROUND + 3), ("drawn", 1), ("step", 7), ("fit", 2)])
+def test_killed_anywhere_and_resumed_equals_run_to_the_end(tmp_path: Path, whole: Path, place: str, count: int) -> None:
+    words = [sys.executable, "-c", KILLED, str(tmp_path), place, str(count)]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"held\n"
         process.send_signal(signal.SIGKILL)
-    run(tmp_path / "killed", resume=True)
-    assert_same(tmp_path / "whole", tmp_path / "killed")
+    run(tmp_path, resume=True)
+    assert_same(whole, tmp_path)
 
 
-def test_a_run_goes_on_for_longer_as_if_it_had_been_asked_for_at_first(tmp_path: Path) -> None:
-    run(tmp_path / "whole")
-    run(tmp_path / "longer", rounds=1)
-    run(tmp_path / "longer", resume=True)
-    first, second = end(tmp_path / "whole"), end(tmp_path / "longer")
+def test_a_run_goes_on_for_longer_as_if_it_had_been_asked_for_at_first(tmp_path: Path, whole: Path) -> None:
+    run(tmp_path, rounds=1)
+    run(tmp_path, resume=True)
+    first, second = end(whole), end(tmp_path)
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
