@@ -168,7 +168,7 @@ def need_proposals(policy: Policy) -> None:
     if policy.traits.propose is None or policy.traits.summarise is None:
         raise UserError(
             f"--algorithm steer chooses among chunks that a policy draws, and {type(policy).__name__} offers none: "
-            "train openvla, openvla_oft, pi0 or smolvla, or give its traits propose and summarise."
+            "train openvla, openvla_oft, pi0 or smolvla."
         )
 
 
