@@ -39,8 +39,7 @@ FAMILIES: dict[str, PolicyFamily] = {
     family.name: family
     for family in (openvla.FAMILY, openvla_oft.FAMILY, pi0.FAMILY, smolvla.FAMILY, mlp.FAMILY, _CUSTOM)
 }
-UNSTEERED = "begin with the checkpoint that it was trained from"
-"""What to do where a steered policy is no start."""
+UNSTEERED = "begin with the checkpoint that it was trained from"  # where a steered policy is no start
 _OURS = "embodied_rl"  # the section that our exports add to a published config.json
 _OF_CHECKPOINTS = (
     "config.json",
