@@ -17,7 +17,7 @@ KEPT = (SUMMARY, CANDIDATES, CHOSEN)
 
 
 class ProposingPolicy:
-    """A `Policy` that draws the same number of chunks whether it is steered or not yet, for `candidates_of`.
+    """Acts as a `Policy`, and draws the same number of chunks whether it is steered or not yet, for `candidates_of`.
 
     Without a critic it does what the first of them says, which is the policy's own decision.
 

@@ -29,7 +29,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.learner.imitation import Demos, imitation_loss, pieces
 from embodied_rl.learner.types import NonFiniteError, TrainablePolicy
-from embodied_rl.policy import ActMode, Policy
+from embodied_rl.policy import ActMode
 from embodied_rl.rng import DataStream, DecisionRng, RunStream, philox
 from embodied_rl.rollout.env_runner import EnvRunner
 from embodied_rl.rollout.metrics import empty_batch, episode_metrics
@@ -88,7 +88,7 @@ class RoundScheduler:
         self._on_episode = callbacks.on_episode
         self._recorder = RecordingVecEnv(env)
         self._proposes = candidates > 0
-        acts: Policy = ProposingPolicy(policy, candidates) if self._proposes else policy
+        acts: Any = ProposingPolicy(policy, candidates) if self._proposes else policy
         self._runner = EnvRunner(
             self._recorder, acts, profiler, record=self._proposes, on_step=callbacks.check_interrupt
         )

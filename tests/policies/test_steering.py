@@ -42,7 +42,7 @@ def made(kind: str) -> tuple[Any, Observation]:
         policy = _policy()
         policy.with_value = False
         return policy, _observation(ROWS, policy)
-    policy = oft_policies.policy(**({"head": "l1"} if kind == "oft_l1" else {}))
+    policy = oft_policies.policy(head="l1") if kind == "oft_l1" else oft_policies.policy()
     policy.with_value = False
     return policy, oft_policies.observation(ROWS, policy)
 
