@@ -3,7 +3,7 @@
 Example:
     >>> import embodied_rl as erl
     >>> erl.recipes.names()[-2:]
-    ['tabletop_smolvla_imitate', 'tabletop_smolvla_ppo']
+    ['tabletop_smolvla_ppo', 'tabletop_smolvla_steer']
     >>> erl.recipes.get("tabletop_openvla_ppo").suite
     'tabletop_spatial'
 """

@@ -15,6 +15,18 @@ if TYPE_CHECKING:
 ActMode = Literal["sample", "greedy"]
 
 
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    """M chunks for each of N observations.
+
+    act: N * M rows, observation by observation; the first of each is what `Policy.act` decides. summary: float32 [N,W],
+    what the policy makes of an observation, for a critic.
+    """
+
+    act: ActOutput
+    summary: torch.Tensor
+
+
 @dataclass(frozen=True)
 class PolicyTraits:
     """What a policy can do and how it is set up now; `Policy.traits`.
@@ -40,6 +52,11 @@ class PolicyTraits:
     noisy_imitation: bool = False
     """`sft_loss` draws random numbers, and takes them from its argument `rng` (DecisionRng of N rows) where that is
     given: then a row's loss does not depend on the others."""
+    propose: Callable[[Observation, DecisionRng, ActMode, int], Proposals] | None = None
+    """Draws so many chunks for each observation, or None where a policy can't. Chunks after the first are drawn: a mode
+    that is one chunk is the first one alone."""
+    summarise: Callable[[torch.Tensor, torch.Tensor, list[str]], torch.Tensor] | None = None
+    """Images, proprio and instructions -> the summaries of `Proposals`, without gradients; goes with `propose`."""
     prefix_cache: Any = None
     """Where `act` leaves what a frozen language model computed (`policies.prefix_cache.PrefixCache`), or None."""
 

@@ -26,6 +26,10 @@ _MIN_ROWS, _MAX_COUNT = 32, 128
 
 DECISIONS = 2**40
 """Numbers of decisions, the first counter of `DecisionRng`, lie below."""
+_CANDIDATE = 2**32
+"""What lies between the first counters of a decision's candidate chunks; episodes have fewer decisions."""
+MAX_CANDIDATES = DECISIONS // _CANDIDATE
+"""Candidate chunks that a decision has numbers for."""
 
 
 @unique
@@ -64,6 +68,8 @@ class RunStream(IntEnum):
     PERMUTATIONS = 12
     DEMONSTRATIONS = 13
     IMITATION = 14
+    CANDIDATES = 15
+    CRITIC = 16
 
 
 @unique
@@ -123,6 +129,14 @@ class DecisionRng:
 
     seed: Array
     decision: Array
+
+    def candidates(self, count: int) -> DecisionRng:
+        """N * `count` rows: the numbers of `count` chunks to choose from, at most MAX_CANDIDATES, decision by decision.
+
+        The first of each decision are its own, as without others.
+        """
+        numbers = self.decision[:, None] + _CANDIDATE * np.arange(count, dtype=np.int64)
+        return DecisionRng(np.repeat(self.seed, count), numbers.reshape(-1))
 
     def uniform(self, count: int) -> Array:
         """float32 [N, count] in [0, 1)."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from embodied_rl.errors import UserError
+from embodied_rl.rng import MAX_CANDIDATES
 from embodied_rl.utils.options import Expert
 
 RatioLevel = Literal["token", "action", "chunk"]
@@ -105,6 +106,8 @@ class ImitateConfig:
     """Filtered behaviour cloning: each iteration is a round of episodes, then imitation of the demonstrations (--demos)
     and of the policy's own successes of all rounds (self-imitation, Oh et al. 2018)."""
 
+    kind: ClassVar[str] = "imitate"
+
     steps: int = 400
     """Optimiser steps of a round."""
     demo_share: float = 0.5
@@ -113,6 +116,37 @@ class ImitateConfig:
     def __post_init__(self) -> None:
         _require(self.steps >= 1, f"algorithm.steps must be at least 1, got {self.steps}")
         _require(0 <= self.demo_share <= 1, f"algorithm.demo_share must lie in [0, 1], got {self.demo_share}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SteerConfig(ImitateConfig):
+    """Best of N chunks of the policy by a chunk critic, which learns from every episode; the policy imitates its own
+    successes beside it, as by imitate, or stays as it is."""
+
+    kind: ClassVar[str] = "steer"
+
+    imitate: bool = True
+    """Imitate demonstrations and own successes too; off: the policy's weights stay as they are."""
+    candidates: int = 8
+    """Chunks that the policy draws for each decision, of which the critic chooses one (N)."""
+    critic_steps: int = 1000
+    """Optimiser steps of the critic after each round, from new weights."""
+    gamma: Expert[float] = 0.9925
+    """Discount of a control step, in the critic's value."""
+
+    def __post_init__(self) -> None:
+        ImitateConfig.__post_init__(self)
+        usual = ImitateConfig()
+        _require(
+            self.imitate or (self.steps, self.demo_share) == (usual.steps, usual.demo_share),
+            "algorithm.steps and algorithm.demo_share say how it imitates: leave them out with algorithm.imitate off",
+        )
+        _require(
+            2 <= self.candidates <= MAX_CANDIDATES,
+            f"algorithm.candidates must lie in 2..{MAX_CANDIDATES}, got {self.candidates}",
+        )
+        _require(self.critic_steps >= 1, f"algorithm.critic_steps must be at least 1, got {self.critic_steps}")
+        _require(0 < self.gamma <= 1, f"algorithm.gamma must lie in (0, 1], got {self.gamma}")
 
 
 OnPolicyConfig = GRPOConfig | PPOConfig

@@ -62,7 +62,7 @@ saves and stops.
   --policy NAME     {_wrapped(", ".join(selectable("policy")) + " (openvla if not given, mlp for a task's state)")}
   --algorithm NAME  {", ".join(KINDS["algorithm"])} (ppo if not given)
   --scheduler NAME  {", ".join(KINDS["scheduler"])} (serial if not given)
-  --demos DATA ...  {_wrapped("demonstrations, which --algorithm imitate needs, as sft reads them")}
+  --demos DATA ...  {_wrapped("demonstrations, which --algorithm imitate and steer need, as sft reads them")}
   --data DATA ...   {_wrapped("learn without a simulator: demonstrations, and episodes that export wrote")}
   --episodes N      {_wrapped("how many training episodes, in place of --iterations: so many iterations as have them")}
   --env NAME        {_wrapped("simulator of the built-in suites and LIBERO's: mujoco, or warp (mujoco if not given)")}

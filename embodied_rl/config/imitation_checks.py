@@ -1,10 +1,11 @@
-"""What a run that learns from demonstrations is refused: by --algorithm imitate, or by an imitation term."""
+"""What a run that learns from demonstrations is refused: by --algorithm imitate or steer, or by an imitation term."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from embodied_rl.algorithms.config import AlgorithmConfig, ImitateConfig
+from embodied_rl.algorithms.config import AlgorithmConfig, ImitateConfig, SteerConfig
+from embodied_rl.config.policies import PolicyConfig
 from embodied_rl.config.sft import weighted_data
 from embodied_rl.config.suites import Suite
 from embodied_rl.errors import UserError
@@ -36,35 +37,44 @@ def check_demos(demos: tuple[str, ...], algorithm: AlgorithmConfig) -> None:
         return
     if demos and not algorithm.demo_coef:
         raise UserError(
-            "--demos are imitated by --algorithm.demo-coef: give its weight too, such as 1, or --algorithm imitate."
+            "--demos are imitated by --algorithm.demo-coef: give its weight too, such as 1, or --algorithm imitate "
+            "or steer."
         )
     if algorithm.demo_coef and not demos:
         raise UserError("--algorithm.demo-coef imitates demonstrations: name them with --demos DATA.")
 
 
 def need_demos(demos: tuple[str, ...], algorithm: AlgorithmConfig) -> None:
-    """UserError where --algorithm imitate is told of no demonstrations: a recipe names none."""
+    """UserError where --algorithm imitate or steer is told of no demonstrations: a recipe names none."""
     if isinstance(algorithm, ImitateConfig) and not demos:
-        raise UserError("--algorithm imitate imitates demonstrations too: name them with --demos DATA.")
+        raise UserError(f"--algorithm {algorithm.kind} learns from demonstrations too: name them with --demos DATA.")
 
 
 def check_imitate(
-    learner: LearnerConfig, rollout: RolloutConfig, scheduler: SchedulerConfig, *, autotune: bool, prefix_cache: float
+    algorithm: ImitateConfig,
+    learner: LearnerConfig,
+    rollout: RolloutConfig,
+    scheduler: SchedulerConfig,
+    policy: PolicyConfig,
+    autotune: bool,
 ) -> None:
-    """UserError for what does nothing or can't be with --algorithm imitate."""
+    """UserError for what does nothing or can't be with `algorithm`."""
+    kind, steers = algorithm.kind, isinstance(algorithm, SteerConfig)
     if not isinstance(scheduler, SerialConfig):
-        raise UserError("--algorithm imitate runs a round, stores it and learns, in turn: leave --scheduler out.")
+        raise UserError(f"--algorithm {kind} runs a round, stores it and learns, in turn: leave --scheduler out.")
     usual = LearnerConfig()
     for name in _UNUSED:
         if getattr(learner, name) != getattr(usual, name):
-            raise UserError(f"--learner.{name.replace('_', '-')} does not apply to --algorithm imitate: leave it out.")
+            raise UserError(f"--learner.{name.replace('_', '-')} does not apply to --algorithm {kind}: leave it out.")
     for given, asked in (
         ("--rollout.sampler adaptive", rollout.sampler != "uniform"),
         ("--autotune", autotune),
-        ("--policy.prefix-cache-gib", prefix_cache > 0),
+        ("--policy.prefix-cache-gib", getattr(policy, "prefix_cache_gib", 0.0) > 0),
+        ("--policy.compile", steers and getattr(policy, "compile", False)),
+        ("--learner.average-updates", steers and learner.average_updates > 0),
     ):
         if asked:
-            raise UserError(f"{given} does not apply to --algorithm imitate: leave it out.")
+            raise UserError(f"{given} does not apply to --algorithm {kind}: leave it out.")
 
 
 def check_people(people: str, rule: tuple[str, int, float], algorithm: AlgorithmConfig) -> None:
@@ -74,7 +84,9 @@ def check_people(people: str, rule: tuple[str, int, float], algorithm: Algorithm
     """
     kind, after, share = rule
     if people != "none" and not isinstance(algorithm, ImitateConfig):
-        raise UserError("--people is for --algorithm imitate, which learns from what a person did: leave it out.")
+        raise UserError(
+            "--people is for --algorithm imitate and steer, which learn from what a person did: leave it out."
+        )
     if people == "none" and rule != USUAL_RULE:
         raise UserError("--people-rule, --people-after and --people-share go with --people expert.")
     if kind != "share" and share != USUAL_RULE[2]:
@@ -90,7 +102,7 @@ def check_fresh_states(suite: Suite | None, algorithm: AlgorithmConfig, train_st
     if train_states != "fresh":
         return
     if not isinstance(algorithm, ImitateConfig):
-        raise UserError("--train-states fresh is for --algorithm imitate: leave it out.")
+        raise UserError("--train-states fresh is for --algorithm imitate and steer: leave it out.")
     if suite is None or not suite.draws_states:
         name = "a simulator of your own" if suite is None else f"suite '{suite.name}'"
         raise UserError(f"--train-states fresh: {name} has no fresh initial states; leave it out.")

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import yaml
 
-from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, ImitateConfig, PPOConfig
+from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, ImitateConfig, PPOConfig, SteerConfig
 from embodied_rl.config.earlier import as_written_today, current_env
 from embodied_rl.config.env import AUTO, ENVS, CustomEnvConfig, EnvConfig, MujocoConfig, as_simulator
 from embodied_rl.config.imitation_checks import USUAL_RULE, check_demos, check_fresh_states, check_imitate, check_people
@@ -59,8 +59,8 @@ class TrainConfig:
     openvla_oft, openpi, rlinf, rlinf_pi, simplevla or lerobot."""
     train_states: Expert[Literal["train", "heldout", "fresh"]] = "train"
     """Initial states to train on: train, which are never evaluated; heldout, the evaluated ones themselves, as some
-    published results do; the run and its checkpoints then say so. fresh, for --algorithm imitate in the built-in
-    suites: each episode has one of its own, drawn for the run."""
+    published results do; the run and its checkpoints then say so. fresh, for --algorithm imitate and steer in the
+    built-in suites: each episode has one of its own, drawn for the run."""
     perturb: Expert[tuple[Perturbation, ...]] = ()
     """Change training episodes as embodied-rl eval --perturb does: camera, light, texture, object, instruction. The
     held-out episodes of the run stay as they are."""
@@ -69,14 +69,14 @@ class TrainConfig:
     perturb_share: Expert[float | None] = None
     """Share of the training episodes (GRPO: of the groups) that --perturb changes (None: 0.75)."""
     demos: Expert[tuple[str, ...]] = ()
-    """Demonstrations that every update imitates too, by --algorithm imitate or by --algorithm.demo-coef: data sets as
-    DATA or DATA:WEIGHT, as embodied-rl sft reads them."""
+    """Demonstrations that every update imitates too, by --algorithm imitate and steer or by --algorithm.demo-coef: data
+    sets as DATA or DATA:WEIGHT, as embodied-rl sft reads them."""
     data: Expert[tuple[str, ...]] = ()
     """Learn from data sets on disk, without a simulator: demonstrations as --demos names them, and episodes of a policy
     that embodied-rl export wrote, failures and a person's help among them. In place of a suite, and of --demos."""
     people: Expert[Literal["none", "expert"]] = "none"
-    """Who takes over episodes of training, with --algorithm imitate: expert, the suite's scripted one. What is done in
-    an episode with help is imitated where the goal was reached; for the policy it counts as failed."""
+    """Who takes over episodes of training, with --algorithm imitate or steer: expert, the suite's scripted one. What is
+    done in an episode with help is imitated where the goal was reached; for the policy it counts as failed."""
     people_rule: Expert[Literal["late", "share"]] = USUAL_RULE[0]
     """Which episodes: late, those not solved after --people-after control steps; share, a random --people-share of
     them, each before a random one of the first --people-after."""
@@ -166,8 +166,7 @@ class TrainConfig:
         check_data(self.algorithm, to_dict(self), to_dict(as_offline(self)))
         check_people(self.people, self.takeover_rule, self.algorithm)
         if isinstance(self.algorithm, ImitateConfig):
-            cache = getattr(self.policy, "prefix_cache_gib", 0.0)
-            check_imitate(self.learner, self.rollout, self.scheduler, autotune=self.autotune, prefix_cache=cache)
+            check_imitate(self.algorithm, self.learner, self.rollout, self.scheduler, self.policy, self.autotune)
         check_fresh_states(table, self.algorithm, self.train_states)
         if self.autotune and getattr(self.policy, "compile", False):
             raise UserError(
@@ -206,7 +205,7 @@ def iterations_of(config: TrainConfig, episodes: int) -> int:
 KINDS: dict[str, Mapping[str, type]] = {
     "env": ENVS,
     "policy": POLICIES,
-    "algorithm": {"grpo": GRPOConfig, "imitate": ImitateConfig, "ppo": PPOConfig},
+    "algorithm": {"grpo": GRPOConfig, "imitate": ImitateConfig, "ppo": PPOConfig, "steer": SteerConfig},
     "scheduler": {"serial": SerialConfig, "pipelined": PipelinedConfig, "ray": RayConfig},
 }
 

@@ -3,6 +3,7 @@
     STORE/store.json                   what every frame holds, and whose store it is
     STORE/episodes/000042.parquet      numbers of episode 42; where it stands, the episode is whole
     STORE/episodes/000042.CAMERA.mp4   its pictures, lossless
+    STORE/episodes/000042.safetensors  further arrays of it, where there are some
 
 An episode has a frame for each control step, so the data set that `EpisodeStore.export` makes is an ordinary one at the
 control rate; `columns` says in which frames a decision began. Failures are kept and marked.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,11 +22,13 @@ import numpy as np
 import pyarrow as pa
 
 from embodied_rl.data import layout, writer
+from embodied_rl.data.arrays import read_arrays, write_arrays
 from embodied_rl.data.columns import STEP_COLUMNS, step_columns
 from embodied_rl.data.frames import frames_of_videos
 from embodied_rl.data.layout import ACTION, ENDS_IN_SUCCESS, EXECUTED, STATE, DatasetSpec, Episode
 from embodied_rl.data.lerobot import Demonstrations
 from embodied_rl.errors import UserError
+from embodied_rl.types import Array
 
 Source = Literal["expert", "policy", "mixed", "human"]
 """Who acted in an episode: a scripted expert, a policy, a policy with a person's help, or a person."""
@@ -101,17 +104,31 @@ class EpisodeStore:
         """What is known of a stored episode."""
         return EpisodeInfo(**writer.read_extra(self.root, key))
 
-    def add(self, episode: Episode, info: EpisodeInfo) -> bool:
+    def add(self, episode: Episode, info: EpisodeInfo, arrays: Mapping[str, Array] | None = None) -> bool:
         """Store an episode; whether it was written. One that is there already, of the same start and policy, stays.
 
         Another one with its key gives way: it was of a run that went on from an earlier checkpoint.
+
+        Args:
+            episode: its frames.
+            info: what is known of it.
+            arrays: further ones beside it, for `arrays`; they are no part of an exported data set.
         """
         if episode.key in writer.stored(self.root)[0]:
             if _same(self.info(episode.key), info):
                 return False
             writer.remove_episode(self.root, episode.key)
+        if arrays is not None:  # before the episode counts as stored
+            write_arrays(self._arrays(episode.key), arrays)
         writer.add_episode(self.root, self.spec, dataclasses.replace(episode, extra=dataclasses.asdict(info)))
         return True
+
+    def arrays(self, key: int) -> dict[str, Array]:
+        """The further arrays of a stored episode; UserError where there are none."""
+        return read_arrays(self._arrays(key))
+
+    def _arrays(self, key: int) -> Path:
+        return self.root / "episodes" / f"{key:06d}.safetensors"
 
     def has(self, key: int, info: EpisodeInfo) -> bool:
         """Whether an episode of the same key, start and policy is stored whole."""

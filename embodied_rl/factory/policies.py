@@ -39,6 +39,7 @@ FAMILIES: dict[str, PolicyFamily] = {
     family.name: family
     for family in (openvla.FAMILY, openvla_oft.FAMILY, pi0.FAMILY, smolvla.FAMILY, mlp.FAMILY, _CUSTOM)
 }
+UNSTEERED = "begin with the checkpoint that it was trained from"  # where a steered policy is no start
 _OURS = "embodied_rl"  # the section that our exports add to a published config.json
 _OF_CHECKPOINTS = (
     "config.json",
@@ -182,11 +183,15 @@ def load_policy(folder: Path, request: LoadRequest | None = None) -> AnyPolicy:
     """
     from embodied_rl.policies.checkpoints.folder import verify_checksums
     from embodied_rl.policies.checkpoints.integrity import recorded_files
+    from embodied_rl.policies.steering import is_steered, load_steering
 
     verify_checksums(folder)
     family = family_of(folder, None if request is None else request.family.name)
+    steered = is_steered(folder)  # outside: a digest is of what decides the actions
     with recorded_files() as files:
         policy = family.load(folder, family.load_options(PublishedOptions() if request is None else request.given))
+        if steered:
+            load_steering(folder, policy)
     policy.source_files = tuple(files)
     return policy
 
@@ -196,8 +201,11 @@ def load_weights(folder: Path, request: LoadRequest) -> AnyPolicy:
     asked."""
     from embodied_rl.policies.checkpoints.folder import verify_checksums
     from embodied_rl.policies.checkpoints.integrity import recorded_files
+    from embodied_rl.policies.steering import is_steered
 
     verify_checksums(folder)
+    if is_steered(folder):
+        raise UserError(f"{folder} is steered by a critic (best of N), which would be lost: {UNSTEERED}.")
     with recorded_files() as files:
         policy = request.family.weights(folder, request.family.load_options(request.given))
     policy.source_files = tuple(files)
@@ -210,7 +218,11 @@ def save_policy(policy: KnownPolicy, folder: Path, provenance: dict[str, Any]) -
 
 
 def export_policy(policy: AnyPolicy, request: ExportRequest) -> None:
-    """Write `policy` in the published layout of its family, or in ours."""
+    """Write `policy` in the published layout of its family, or in ours; UserError where that has no place for it."""
+    from embodied_rl.policies.steering import refuse_steered
+
+    if request.layout != "native":
+        refuse_steered(policy, "a published layout has no place for a critic", "--layout native keeps both")
     family_named(policy).export(policy, request)
 
 
@@ -281,6 +293,7 @@ def policy_info(policy: Any, checkpoint: str, seed: int = 0) -> PolicyInfo:
     cache = policy.traits.prefix_cache
     return PolicyInfo(
         **common,
+        best_of=None if policy.steering is None else policy.steering.candidates,
         denoising_steps=policy.efficient_parts.num_inference_steps or None,
         unnorm_key=policy.unnorm_key,
         compiled=policy.traits.compiled,

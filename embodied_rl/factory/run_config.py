@@ -18,12 +18,13 @@ from embodied_rl.factory.backends import new_state_policy
 from embodied_rl.factory.critic import fit_critic
 from embodied_rl.factory.custom import decides_own_units, load_into, new_custom_policy
 from embodied_rl.factory.fresh import fresh_image_policy, fresh_view
-from embodied_rl.factory.policies import load_options, open_policy, policy_folder, prepare_policy
+from embodied_rl.factory.policies import UNSTEERED, load_options, open_policy, policy_folder, prepare_policy
 from embodied_rl.factory.scenes import pick_render_quality
 from embodied_rl.factory.view import View
 from embodied_rl.learner.checkpoint import POLICY
 from embodied_rl.policies.checkpoints.integrity import recorded_files
 from embodied_rl.policies.checkpoints.shipped import is_shipped
+from embodied_rl.policies.steering import refuse_steered
 from embodied_rl.scheduler.config import PipelinedConfig
 from embodied_rl.utils.machine import cpu_count, pick_device
 from embodied_rl.utils.ranks import ProcessRank
@@ -94,6 +95,8 @@ def open_policy_of(config: TrainConfig, resume: Path | None = None) -> tuple[Any
     if resume is not None:
         checkpoint, options = str(resume / POLICY), None  # our own checkpoints say everything themselves
     policy = open_policy(checkpoint, config.device, options)
+    if resume is None:
+        refuse_steered(policy, f"--policy.checkpoint {checkpoint} begins a run", UNSTEERED)
     fit_critic(policy, config)
     prepare_policy(policy, config.policy, policy_folder(checkpoint))
     policy.with_value = isinstance(config.algorithm, PPOConfig)

@@ -42,6 +42,7 @@ def policy_words(info: PolicyInfo) -> str:
     if info.hidden:
         kind = "squashed Gaussian" if info.squashed else "Gaussian"
         parts[1:1] = [kind, f"layers of {' '.join(map(str, info.hidden))} units"]
+    parts += [f"the best of {info.best_of} by a critic"] if info.best_of else []
     if info.denoising_steps:
         parts.append(counted(info.denoising_steps, "denoising step"))
     return ", ".join(parts)

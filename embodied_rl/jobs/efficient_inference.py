@@ -58,6 +58,7 @@ def make_efficient(
     """
     from embodied_rl.policies.compile import need_compiler
     from embodied_rl.policies.efficient import VisualPruner, drop_layers, layer_importance, least_important
+    from embodied_rl.policies.steering import refuse_steered
 
     if observes(policy) != "images":
         if config != EfficientConfig():
@@ -79,6 +80,7 @@ def make_efficient(
         denoising: Any = policy  # as `_check` found
         denoising.denoise_reuse = config.denoise_reuse
     if config.compile:
+        refuse_steered(policy, "--efficient.compile compiles one chunk a decision", "leave it out")
         need_compiler(policy.device.type)
         policy.compiled = True
     return EfficientInfo(

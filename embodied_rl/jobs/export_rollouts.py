@@ -27,7 +27,7 @@ def export_rollouts(run: Path, out: Path, stamp: dict[str, Any], *, successes: b
         UserError: the run stored no episodes, or none is a success.
     """
     if not (run / STORE).is_dir():
-        raise UserError(f"{run} has no stored episodes: runs of --algorithm imitate have")
+        raise UserError(f"{run} has no stored episodes: runs of --algorithm imitate and steer have")
     store, config = open_store(run / STORE), load_yaml(run / CONFIG_FILE)
     infos = {key: store.info(key) for key in store.keys()}  # noqa: SIM118
     kept = {key: info for key, info in infos.items() if info.success == 1 or not successes}

@@ -19,6 +19,7 @@ from embodied_rl.factory.policies import CheckpointOptions, open_policy, policy_
 from embodied_rl.jobs.describe import policy_words, weights_words
 from embodied_rl.policies.checkpoints.folder import read_json, read_provenance
 from embodied_rl.policies.preprocessing.images import image_pipeline
+from embodied_rl.policies.steering import refuse_steered
 from embodied_rl.policy import ActMode
 from embodied_rl.real_robot.client.wire import MAX_LIST, PROTOCOL
 from embodied_rl.real_robot.server.images import ImageFitter
@@ -75,6 +76,7 @@ def run(request: ServeRequest) -> None:
 
             if policy.architecture == "mlp":
                 raise UserError("--compile does not apply to a state policy (mlp): leave it out.")
+            refuse_steered(policy, "--compile compiles one chunk a decision", "leave --compile out")
             need_compiler(policy.device.type)
             policy.compiled = True
         spec = spec_of(policy)

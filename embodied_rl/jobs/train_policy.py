@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.algorithms.config import PPOConfig
+from embodied_rl.algorithms.config import AlgorithmConfig, PPOConfig, SteerConfig
 from embodied_rl.config.env import SceneConfig
 from embodied_rl.config.policies import CustomPolicyConfig, PolicyObjectConfig
 from embodied_rl.config.train import TrainConfig, kind_of, to_dict
@@ -22,6 +22,7 @@ from embodied_rl.factory.run_config import begins_anew, new_policy, open_policy_
 from embodied_rl.factory.suite_env import SuiteEnv
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.policies.checkpoints.folder import read_provenance
+from embodied_rl.policies.steering import need_proposals
 from embodied_rl.telemetry.info import PolicyInfo
 from embodied_rl.training.settings import PolicyFiles
 from embodied_rl.vec_env import EnvInfo
@@ -79,7 +80,10 @@ class RunPolicy:
             return PolicyFiles(partial(save_custom, policy, provenance=about), partial(load_into, policy))
 
         def load(folder: Path) -> None:
-            policy.model.load_state_dict(load_policy(folder).model.state_dict())
+            saved = load_policy(folder)
+            policy.model.load_state_dict(saved.model.state_dict())
+            if policy.architecture != "mlp":
+                policy.steering = None if saved.steering is None else saved.steering.to(policy.device)
 
         return PolicyFiles(lambda folder: save_policy(policy, folder, about), load)
 
@@ -119,8 +123,15 @@ def new(config: TrainConfig, env: SuiteEnv) -> RunPolicy:
     return RunPolicy(policy, about, begun, read_provenance(policy_folder(begun)) if begun else {}, is_custom=True)
 
 
-def check_policy(found: RunPolicy, info: EnvInfo) -> None:
-    """UserError unless the policy reads what the simulator shows."""
+def check_policy(found: RunPolicy, info: EnvInfo, algorithm: AlgorithmConfig) -> None:
+    """UserError unless the policy reads what the simulator shows, and its checkpoints can keep what is learned."""
+    if isinstance(algorithm, SteerConfig):
+        need_proposals(found.policy)
+        if found.is_custom:
+            raise UserError(
+                f"--algorithm steer keeps its critic in the checkpoint, and that of {class_of(found.policy)} has no "
+                "place for it: train openvla, openvla_oft, pi0 or smolvla."
+            )
     if not found.is_object:
         check_fits(found.policy, info, found.checkpoint or "the policy")
 

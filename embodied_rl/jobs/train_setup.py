@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from embodied_rl.algorithms.config import PPOConfig
+from embodied_rl.algorithms.config import PPOConfig, SteerConfig
 from embodied_rl.autotune.tune import Tuning, further_devices, tune
 from embodied_rl.config.env import CustomEnvConfig, EnvConfig, one_env, scenes
 from embodied_rl.config.imitation_checks import need_demos
@@ -193,7 +193,7 @@ def open_run(config: TrainConfig, overrides: Overrides, console: Console, *, res
             made = new(config, env)
             if made.device != config.device:
                 config = resolve(dataclasses.replace(config, device=made.device), renderer, tasks.scenes)
-        check_policy(made, env.info)
+        check_policy(made, env.info, config.algorithm)
         need_as_learned(made.provenance, config.env, env.info, made.checkpoint, made.unnorm_key)
         train = env.heldout_states if config.train_states == "heldout" else env.train_states
         demos = open_demos(config, made.policy, env.info, console) if config.demos else None
@@ -257,6 +257,7 @@ def run_info(setup: RunSetup, command: str) -> RunInfo:
     """What really runs. command: the command line."""
     config, states = setup.config, setup.states
     lost, total = setup.left_out or (None, None)
+    best_of = config.algorithm.candidates if isinstance(config.algorithm, SteerConfig) else None
     return RunInfo(
         command=command,
         started=time.strftime("%Y-%m-%d %H:%M:%S %z"),
@@ -268,7 +269,7 @@ def run_info(setup: RunSetup, command: str) -> RunInfo:
         scheduler=kind_of("scheduler", config.scheduler),
         seed=config.seed,
         num_processes=config.learner.num_processes,
-        policy=setup.policy_info,
+        policy=dataclasses.replace(setup.policy_info, best_of=best_of),
         simulator=setup.simulator_info,
         overlap=states.overlap(config),
         machine=machine_info(config.device),

@@ -17,7 +17,8 @@ class RecordedEpisode:
     """Frames of an episode, one a control step: what was seen before it, what was done, what it paid.
 
     images: uint8 [V,H,W,3] each. proprio: float32 [P]. action: float32 [A], executed. human: a person did it.
-    decision: its number in the episode.
+    decision: its number in the episode. calls: by decision, how many chunks were asked for before; asked: in all. One
+    that a person did not let begin is no decision.
     """
 
     spec: EpisodeSpec
@@ -28,6 +29,8 @@ class RecordedEpisode:
     reward: list[float] = field(default_factory=list)
     human: list[bool] = field(default_factory=list)
     decision: list[int] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
+    asked: int = 0
     success: bool = False
     """The goal held after the last control step."""
 
@@ -133,9 +136,12 @@ class RecordingVecEnv:
             if part.failed[row]:
                 continue
             recorded.success = bool(part.success[row])
+            recorded.asked += begins
             if not part.steps_taken[row]:  # what was seen before it is no frame
                 del recorded.images[len(recorded.action) :], recorded.proprio[len(recorded.action) :]
                 continue
+            if begins:
+                recorded.calls.append(recorded.asked - 1)
             recorded.action.append(done[row].copy())
             recorded.reward.append(float(part.reward[row].sum()))
             recorded.human.append(bool(part.human[row]))

@@ -84,4 +84,5 @@ _OF_UPDATES = (
         "of the returns, by the critic; 1 is perfect, below 0 is useless",
     ),
     ("train/value_loss", "Value loss", "the critic's error"),
+    ("train/critic_loss", "Critic loss", "squared error of the discounted chance of success, by the chunk critic"),
 )

@@ -26,6 +26,7 @@ class PolicyInfo:
         denoising_steps: of a flow policy; None of others.
         unnorm_key: the data set whose action statistics it acts by; None without such.
         compiled: it acts through torch.compile.
+        best_of: chunks that a critic chooses from; None of a policy that is not steered.
         fresh_critic: why its value head is not its checkpoint's, in words.
         prefix_cache_bytes: what it may keep of prompts for the update.
         checkpoint: as the user named it; None for weights that are random or were passed as an object.
@@ -43,6 +44,7 @@ class PolicyInfo:
     denoising_steps: int | None = None
     unnorm_key: str | None = None
     compiled: bool = False
+    best_of: int | None = None
     fresh_critic: str | None = None
     prefix_cache_bytes: int | None = None
     checkpoint: str | None = None

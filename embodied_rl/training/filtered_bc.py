@@ -37,6 +37,7 @@ from embodied_rl.rollout.recording import RecordedEpisode, RecordingVecEnv
 from embodied_rl.rollout.retries import FailureCause
 from embodied_rl.rollout.sampler import EpisodeSampler
 from embodied_rl.scheduler.base import Callbacks
+from embodied_rl.training.candidates import ProposingPolicy, candidates_of
 from embodied_rl.types import EpisodeResult, EpisodeSpec, RolloutBatch
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.words import same_rate
@@ -65,6 +66,7 @@ class RoundScheduler:
         callbacks: see `Callbacks`.
         episodes: of a round.
         mode: how the policy acts.
+        candidates: chunks that it draws for each decision, kept with the episode; 0: the one that it takes.
     """
 
     def __init__(
@@ -78,13 +80,18 @@ class RoundScheduler:
         *,
         episodes: int,
         mode: ActMode,
+        candidates: int = 0,
     ) -> None:
         self._policy, self._sampler, self._store = policy, sampler, store
         self._episodes = episodes
         self._mode: ActMode = mode
         self._on_episode = callbacks.on_episode
         self._recorder = RecordingVecEnv(env)
-        self._runner = EnvRunner(self._recorder, policy, profiler, record=False, on_step=callbacks.check_interrupt)
+        self._proposes = candidates > 0
+        acts: Any = ProposingPolicy(policy, candidates) if self._proposes else policy
+        self._runner = EnvRunner(
+            self._recorder, acts, profiler, record=self._proposes, on_step=callbacks.check_interrupt
+        )
         self._broken: list[tuple[str, int]] = []
 
     def batches(self, start: int, stop: int) -> Iterator[RolloutBatch]:
@@ -119,7 +126,10 @@ class RoundScheduler:
         self._broken = []
         for trajectory in self._runner.run(lambda: next(following, None), self._again, self._mode):
             result = trajectory.result
-            self._store.add(*_stored(self._recorder.take(result.spec), result, digest))
+            recorded = self._recorder.take(result.spec)
+            kept = candidates_of(trajectory.steps, recorded.calls) if self._proposes else None
+            self._store.add(*_stored(recorded, result, digest), kept)
+            self._runner.store.release(trajectory.steps)
             self._ended(result.spec, result, results)
         self._sampler.broken.add(version, self._broken)
         self._sampler.broken.check(self._sampler.position, ())
@@ -289,8 +299,8 @@ def weights_digest(policy: TrainablePolicy) -> str:
     return digest.hexdigest()
 
 
-def open_run_store(run_dir: Path, info: EnvInfo, demos: Demos) -> EpisodeStore:
-    """The store of a run's episodes, in its folder.
+def open_run_store(run_dir: Path, info: EnvInfo, demos: Demos, candidates: int = 0) -> EpisodeStore:
+    """The store of a run's episodes, in its folder. candidates: of `RoundScheduler`.
 
     Raises:
         UserError: what the simulator shows has no place in a data set, or the store is of other demonstrations.
@@ -311,7 +321,8 @@ def open_run_store(run_dir: Path, info: EnvInfo, demos: Demos) -> EpisodeStore:
         fps,
         str(said.get("robot_type", "unknown")),
     )
-    return EpisodeStore(run_dir / STORE, spec, {"demonstrations": demos.digest})
+    kept = {"candidates": candidates} if candidates else {}
+    return EpisodeStore(run_dir / STORE, spec, {"demonstrations": demos.digest} | kept)
 
 
 def _names(info: dict[str, Any], feature: str, count: int) -> tuple[str, ...]:

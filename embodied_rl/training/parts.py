@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from embodied_rl.algorithms.config import ImitateConfig
+from embodied_rl.algorithms.config import ImitateConfig, SteerConfig
 from embodied_rl.algorithms.make import make_algorithm
 from embodied_rl.data.lerobot import Demonstrations
 from embodied_rl.learner.distributed.collectives import Collectives
@@ -18,6 +18,7 @@ from embodied_rl.scheduler.make import make_scheduler
 from embodied_rl.training.filtered_bc import FilteredBC, RoundScheduler, open_run_store
 from embodied_rl.training.offline import OfflineBC, OfflineScheduler
 from embodied_rl.training.settings import TrainSettings
+from embodied_rl.training.steer import SteeredBC
 from embodied_rl.types import RolloutBatch
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.vec_env import VecEnv
@@ -122,12 +123,16 @@ def _imitation(
 ) -> RunParts:
     assert isinstance(settings.algorithm, ImitateConfig)
     assert settings.imitation is not None, "`need_demos` sees to it"
-    demos = settings.imitation.demos
-    store = open_run_store(run_dir, env.info, demos)
+    demos, config, mode = settings.imitation.demos, settings.algorithm, settings.evaluation.mode
+    candidates = config.candidates if isinstance(config, SteerConfig) else 0
+    store = open_run_store(run_dir, env.info, demos, candidates)
     sampler = EpisodeSampler(
         settings.seed, states, perturb_share=settings.perturb_share, in_order=settings.fresh_states
     )
-    learner = FilteredBC(policy, settings.algorithm, settings.learner, demos, store, settings.seed)
+    if isinstance(config, SteerConfig):
+        learner = SteeredBC(policy, config, settings.learner, demos, store, settings.seed, mode)
+    else:
+        learner = FilteredBC(policy, config, settings.learner, demos, store, settings.seed)
     scheduler = RoundScheduler(
         env,
         policy,
@@ -136,6 +141,7 @@ def _imitation(
         profiler,
         callbacks,
         episodes=settings.rollout.episodes_per_iteration,
-        mode=settings.evaluation.mode,
+        mode=mode,
+        candidates=candidates,
     )
     return RunParts(sampler, learner, scheduler)

@@ -63,6 +63,7 @@ from embodied_rl.policies.openvla.policy import OpenVLAPolicy
 from embodied_rl.policies.openvla_oft.policy import OpenVLAOFTPolicy
 from embodied_rl.policies.preprocessing.text import PromptTokenizer, load_tokenizer
 from embodied_rl.policies.preprocessing.tokens import statistics_from_json
+from embodied_rl.policies.steering import steering_files
 
 STATISTICS = "dataset_statistics.json"
 _FORMAT, _PUBLIC_FOLDER = 1, "public"
@@ -112,7 +113,8 @@ def _weight_files(folder: Path, model: OpenVLAModelConfig) -> list[Path]:
 
 def save_policy(policy: OpenVLAPolicy, folder: Path, provenance: dict[str, Any]) -> None:
     """Write `policy` to `folder`, all or nothing; UserError when it cannot be written (see `write_folder`)."""
-    config = _settings(policy) | {"format": _FORMAT}
+    steered, more = steering_files(policy.steering)
+    config = _settings(policy) | {"format": _FORMAT} | steered
     weights: dict[str, File]
     if policy.base is None:
         weights = {SINGLE: partial(save_file, _state(policy))}
@@ -124,6 +126,7 @@ def save_policy(policy: OpenVLAPolicy, folder: Path, provenance: dict[str, Any])
         {
             "config.json": to_json(config),
             **weights,
+            **more,
             "tokenizer.json": _tokenizer_json(policy),
             STATISTICS: to_json(policy.norm_stats),
             "provenance.json": to_json(provenance),

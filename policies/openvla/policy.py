@@ -41,9 +41,10 @@ from embodied_rl.policies.preprocessing.tokens import (
     statistics_to_json,
     unnormalise_actions,
 )
-from embodied_rl.policy import ActMode, PolicyTraits, action_chunks, masked_steps, void_rows
+from embodied_rl.policies.steering import Steering
+from embodied_rl.policy import ActMode, PolicyTraits, Proposals, action_chunks, masked_steps, void_rows
 from embodied_rl.rng import DecisionRng
-from embodied_rl.types import ActOutput, EvalOutput, Observation
+from embodied_rl.types import ActOutput, EvalOutput, Observation, concatenate, take_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class OpenVLAPolicy(nn.Module):
     temperature: divides the logits of `act` (mode 'sample') and `evaluate`; log-probs are those of the tempered
         distribution over the 256 action tokens. with_value: fill `value`, from the hidden state at the last prompt
         token.
+    steering: chooses among its chunks, None where it acts by the first one.
     mixed_precision: multiply in bfloat16 where that is safe (autocast); logits are always float32.
     compiled: `act` runs its network through `torch.compile`, see `policies.compiled`; `evaluate` does not.
     norm_stats: every entry of the checkpoint's dataset statistics as it came; `statistics` is the one in use.
@@ -102,6 +104,7 @@ class OpenVLAPolicy(nn.Module):
         self.with_value = False
         self.mixed_precision = False
         self.compiled = False
+        self.steering: Steering | None = None
         self.source_files: tuple[Path, ...] = ()
         self.public: dict[str, bytes] = {}
         self.base: Base | None = None
@@ -131,7 +134,13 @@ class OpenVLAPolicy(nn.Module):
     @property
     def traits(self) -> PolicyTraits:
         """See `PolicyTraits`."""
-        return PolicyTraits(acts_in_parts=True, compiled=self.compiled, critic="model.value_head.")
+        return PolicyTraits(
+            acts_in_parts=True,
+            compiled=self.compiled,
+            critic="model.value_head.",
+            propose=self.propose,
+            summarise=self.summarise,
+        )
 
     @property
     def center_crop(self) -> float | None:
@@ -183,8 +192,35 @@ class OpenVLAPolicy(nn.Module):
 
         'greedy' reports log-probs of the same tempered distribution.
         """
+        if self.steering is not None:
+            return self.steering.act(self, obs, rng, mode)
         with torch.inference_mode(), self._precision():
             return self._act(obs, rng, mode)
+
+    def propose(self, obs: Observation, rng: DecisionRng, mode: ActMode, count: int) -> Proposals:
+        """See `PolicyTraits.propose`: chunks after the first are sampled at `temperature`, in either mode."""
+        rows = len(obs.instruction)
+        each = rng.candidates(count)
+        further = np.arange(rows * count).reshape(rows, count)[:, 1:].reshape(-1)
+        with torch.no_grad(), self._precision():
+            first = self._act(obs, rng, mode)
+            summary = self._summary(obs.images, obs.proprio, obs.instruction)
+            if count == 1:
+                return Proposals(first, summary.float())
+            again = obs.rows((further // count).tolist())
+            rest = self._act(again, DecisionRng(each.seed[further], each.decision[further]), "sample")
+        order = np.concatenate([np.arange(rows) * count, further]).argsort()
+        return Proposals(take_rows(concatenate([first, rest]), order.tolist()), summary.float())
+
+    def summarise(self, images: Tensor, proprio: Tensor, instruction: list[str]) -> Tensor:
+        """See `PolicyTraits.summarise`."""
+        with torch.no_grad(), self._precision():
+            return self._summary(images, proprio, instruction).float()
+
+    def _summary(self, images: Tensor, proprio: Tensor, instruction: list[str]) -> Tensor:
+        """[N, D]: the hidden state at the last token of the prompt, which a value head reads."""
+        nothing = torch.zeros((len(instruction), 1), dtype=torch.int64, device=self.device)
+        return self._teacher_forced(images, proprio, instruction, nothing)[:, 0]
 
     def _act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
         count = self.config.num_tokens

@@ -70,6 +70,9 @@ class OpenVLAOFTPolicy(OpenVLAPolicy):
             hidden = self._hidden(images, proprio, instruction)
             return self.head.loss(hidden, self.from_env(actions), action_mask)
 
+    def _summary(self, images: Tensor, proprio: Tensor, instruction: list[str]) -> Tensor:
+        return self._hidden(images, proprio, instruction)[:, 0]
+
     def _hidden(self, images: Tensor, proprio: Tensor, instruction: list[str], *, compiled: bool = False) -> Tensor:
         """Hidden states [N, L, D] of the action slots, shifted as the heads read them."""
         prompt = self._prompt(instruction, compiled=compiled)

@@ -46,6 +46,7 @@ from embodied_rl.policies.pi0.policy import AnyPi0, Pi0Policy
 from embodied_rl.policies.pi0.start import empty_policy
 from embodied_rl.policies.prefix_cache import GIB, PrefixCache
 from embodied_rl.policies.preprocessing.text import load_tokenizer
+from embodied_rl.policies.steering import steering_files
 from embodied_rl.utils.dataclass_io import read_dataclass
 
 _FORMAT = 1
@@ -62,6 +63,8 @@ def save_policy(policy: Pi0Policy, folder: Path, provenance: dict[str, Any]) -> 
         "flow": asdict(policy.flow),
         "unnorm_key": policy.unnorm_key,
     }
+    steered, more = steering_files(policy.steering)
+    config |= steered
     weights: dict[str, File]
     if policy.base is None:
         state = {name: tensor.detach().cpu().contiguous() for name, tensor in policy.model.state_dict().items()}
@@ -74,6 +77,7 @@ def save_policy(policy: Pi0Policy, folder: Path, provenance: dict[str, Any]) -> 
         {
             "config.json": to_json(config),
             **weights,
+            **more,
             "tokenizer.json": policy.prompt.tokenizer.to_str(pretty=True).encode(),
             "dataset_statistics.json": to_json(robots_to_json(policy.robots)),
             "provenance.json": to_json(provenance),

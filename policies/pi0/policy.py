@@ -37,6 +37,8 @@ from embodied_rl.policies.flow import (
     step_time,
     training_inputs,
 )
+from embodied_rl.policies.flow import Path as FlowPath
+from embodied_rl.policies.pi0.candidates import propose, summarise
 from embodied_rl.policies.pi0.compile import compiled_denoising
 from embodied_rl.policies.pi0.config import Pi0ModelConfig
 from embodied_rl.policies.pi0.continuing import continue_chunk
@@ -44,6 +46,7 @@ from embodied_rl.policies.pi0.model import Pi0Model, Prefix
 from embodied_rl.policies.pi0.normalise import Pi0Statistics, Robot, unit
 from embodied_rl.policies.pi0.prompt import Pi0Prompt, word_tokenizer
 from embodied_rl.policies.prefix_cache import PrefixCache
+from embodied_rl.policies.steering import Steering
 from embodied_rl.policy import ActMode, PolicyTraits, action_chunks, masked_steps, void_rows
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, Array, EvalOutput, Observation
@@ -57,6 +60,7 @@ class Pi0Policy(nn.Module):
         multiplies in bfloat16 (autocast); the sampler and all densities are float32. kept: where `act` leaves what it
         computed of images and prompt, for `evaluate`; needs `Pi0Model.freeze_language_model`.
     compiled: `act` runs its denoising steps through `torch.compile`, see `policies.compiled`; `evaluate` does not.
+    steering: chooses among its chunks, None where it acts by the first one.
     denoise_reuse: only every so many denoising steps run the action expert (see `prune.DenoiseReuse`), for
         evaluation and serving.
     robots: those that it knows, by data set; `select` chooses one. resized: parameters that began, at least in part, at
@@ -99,6 +103,7 @@ class Pi0Policy(nn.Module):
         self.mixed_precision = False
         self.compiled = False
         self.denoise_reuse = 1
+        self.steering: Steering | None = None
         self.prefix_cache: PrefixCache | None = None
         self.source_files: tuple[Path, ...] = ()
         self.base: Base | None = None
@@ -137,8 +142,10 @@ class Pi0Policy(nn.Module):
             critic="model.value_head.",
             fresh_critic=self.fresh_critic,
             noisy_imitation=True,
+            propose=partial(propose, self),
+            summarise=partial(summarise, self),
             prefix_cache=self.prefix_cache,
-            continue_chunk=partial(continue_chunk, self),
+            continue_chunk=partial(continue_chunk, self) if self.steering is None else None,
         )
 
     @property
@@ -206,6 +213,8 @@ class Pi0Policy(nn.Module):
     @torch.no_grad()
     def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
         """Decide for N envs: 'sample' explores as `flow` says, 'greedy' follows the ODE from a random start."""
+        if self.steering is not None:
+            return self.steering.act(self, obs, rng, mode)
         config = self.config
         kept = "write" if mode == "sample" else "ignore"
         prefix = self.read_prefix(obs.images, obs.proprio, obs.instruction, 1, kept=kept, compiled=self.compiled)
@@ -214,12 +223,16 @@ class Pi0Policy(nn.Module):
         noise = draw_noise(rng, self.flow, config.horizon, config.max_action_dim, self.device)
         step = compiled_denoising(self, prefix) if self.compiled else partial(self.denoise_step, prefix)
         path = sample_path(step, noise, self.flow, explore=mode == "sample")
+        value = self._value(prefix, path.summary) if self.with_value else None
+        return self.decided(path, obs.proprio, value)
+
+    def decided(self, path: FlowPath, proprio: Tensor, value: Tensor | None = None) -> ActOutput:
+        """What the paths of N rows, of raw proprio [N,P], come to."""
         actions = self.statistics.action.unnormalise(self._executed(path.action))
-        if config.delta_dims:
-            actions = actions + self.state_offset(obs.proprio)
+        if self.config.delta_dims:
+            actions = actions + self.state_offset(proprio)
         log_prob = self._executed(path.log_prob).sum(dim=1).flatten(1)
         bounded = void_rows(self.config.clip(actions), actions, log_prob)
-        value = self._value(prefix, path.summary) if self.with_value else None
         return ActOutput(action_chunks(bounded), log_prob, value, {"points": path.points, "step": path.step})
 
     def evaluate(
@@ -285,11 +298,12 @@ class Pi0Policy(nn.Module):
         *,
         kept: Literal["ignore", "write", "read"] = "ignore",
         compiled: bool = False,
+        summarise: bool = False,
     ) -> Prefix:
         """Raw observations, on any device -> what `suffixes` denoising steps at a time read.
 
         kept: whether the store is to keep the part that does not train, to be asked for it, or left alone.
-        compiled: whether compiled denoising steps will read it.
+        compiled: whether compiled denoising steps will read it. summarise: fill its `summary`, critic or not.
         """
         config = self.config
         size, cameras = config.image_size, config.num_cameras
@@ -311,7 +325,7 @@ class Pi0Policy(nn.Module):
         token = None
         if state is not None and config.state_input == "token":
             token = F.pad(state, (0, config.max_state_dim - config.proprio_dim)).to(self.device)
-        summarise = self.with_value and config.critic_input == "prefix"
+        summarise = summarise or (self.with_value and config.critic_input == "prefix")
         with self.precision():
             attach = not self.detach_critic_input
             read = partial(self.model.read_language, suffixes=suffixes, summarise=summarise, attach=attach)

@@ -36,7 +36,7 @@ def test_bash_completes_commands_actions_options_and_values(tmp_path: Path, caps
     assert after("runs", "rerun", "--o") == {"--output"}
     assert after("train", "tab") == {"tabletop"}
     assert after("train", "tabletop", "--learner.lr-") == {"--learner.lr-warmup-updates", "--learner.lr-decay-updates"}
-    assert after("train", "tabletop", "--algorithm", "") == {"grpo", "imitate", "ppo"}
+    assert after("train", "tabletop", "--algorithm", "") == {"grpo", "imitate", "ppo", "steer"}
     assert after("train", "--algorithm.group-s") == {"--algorithm.group-size"}
     assert after("eval", "--env.renderer", "eg") == {"egl"}
     assert "-o default" in script.read_text(), "folders and files, where there is no word"

@@ -25,7 +25,7 @@ def kinds_of_runs() -> Iterator[tuple[str, ...]]:
     names = [selectable("policy"), *(list(KINDS[part]) for part in PARTS[1:])]
     for index in range(max(map(len, names), default=0)):
         policy, algorithm, scheduler = (of_part[index % len(of_part)] for of_part in names)
-        if algorithm == "imitate":  # stores its episodes, and runs in turn
+        if algorithm in ("imitate", "steer"):  # they store their episodes, and run in turn
             scheduler = "serial"
         if policy == "mlp":  # its recipes have one algorithm
             yield "gymnasium", policy, "ppo", scheduler

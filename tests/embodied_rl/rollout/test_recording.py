@@ -40,6 +40,7 @@ def test_recording_changes_no_episode_and_keeps_what_was_seen_and_done() -> None
         assert sum(episode.reward) == result.reward
         assert episode.success == result.success
         assert episode.decision == [k // CHUNK for k in range(result.num_steps)]
+        assert episode.calls == list(range(result.num_decisions)) == list(range(episode.asked))
         first = np.flatnonzero(np.diff(episode.decision, prepend=-1))
         steps = trajectory.steps
         assert len(first) == len(steps) == result.num_decisions
