@@ -131,7 +131,9 @@ class OpenVLAPolicy(nn.Module):
     @property
     def traits(self) -> PolicyTraits:
         """See `PolicyTraits`."""
-        return PolicyTraits(acts_in_parts=True, compiled=self.compiled, critic="model.value_head.")
+        return PolicyTraits(
+            acts_in_parts=True, compiled=self.compiled, critic="model.value_head.", features=self.features
+        )
 
     @property
     def center_crop(self) -> float | None:
@@ -219,6 +221,13 @@ class OpenVLAPolicy(nn.Module):
             log_prob, entropy = token_scores(self.model.action_logits(hidden), tokens, self.temperature)
             value = self.model.value(hidden[:, 0]) if self.with_value else None
         return EvalOutput(log_prob, entropy, value)
+
+    @torch.no_grad()
+    def features(self, obs: Observation) -> Tensor:
+        """Hidden state from which the first action token is predicted, which the critic reads too: float32 [N, D]."""
+        first = torch.zeros((len(obs.instruction), 1), dtype=torch.int64, device=self.device)
+        with self._precision():
+            return self._teacher_forced(obs.images, obs.proprio, obs.instruction, first)[:, 0].float()
 
     def sft_loss(
         self,

@@ -52,6 +52,12 @@ class OpenVLAOFTPolicy(OpenVLAPolicy):
             value = self.model.value(hidden[:, 0]) if self.with_value else None
         return EvalOutput(log_prob, entropy, value)
 
+    @torch.no_grad()
+    def features(self, obs: Observation) -> Tensor:
+        """Hidden state of the first action slot, which the critic reads too: float32 [N, D]."""
+        with self._precision():
+            return self._hidden(obs.images, obs.proprio, obs.instruction)[:, 0].float()
+
     def sft_loss(
         self,
         images: Tensor,
