@@ -40,10 +40,9 @@ class PolicyTraits:
     noisy_imitation: bool = False
     """`sft_loss` draws random numbers, and takes them from its argument `rng` (DecisionRng of N rows) where that is
     given: then a row's loss does not depend on the others."""
-    features: Callable[[Observation], torch.Tensor] | None = None
-    """What the policy makes of N observations before it decides, float32 [N, W] on its device and without gradients:
-    the same numbers for the same observation, whatever is drawn. For what looks on (`evaluation.detector`). None where
-    a policy has none."""
+    summarise: Callable[[torch.Tensor, torch.Tensor, list[str]], torch.Tensor] | None = None
+    """Images, proprio and instructions of N observations -> what the policy makes of them before it decides: float32
+    [N, W] on its device, without gradients, and the same whatever is drawn. None where a policy has none."""
     prefix_cache: Any = None
     """Where `act` leaves what a frozen language model computed (`policies.prefix_cache.PrefixCache`), or None."""
 

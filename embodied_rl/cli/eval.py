@@ -114,6 +114,8 @@ def _look(benchmark: str, command: BenchmarkCommand, words: str) -> int:
     """Without a benchmark's name: in a folder that is deleted, unless one is named."""
     if command.output != AUTO:
         return _run(benchmark, checked(benchmark, command), words)
+    if command.keep:
+        raise UserError("--keep: a quick look keeps nothing; name a folder with --output.")
     with tempfile.TemporaryDirectory(prefix="embodied-rl-eval-") as folder:
         try:
             return _run(benchmark, checked(benchmark, dataclasses.replace(command, output=folder)), words, keep=False)

@@ -155,6 +155,8 @@ def people_words(config: TrainConfig) -> str:
     if config.people == "none":
         return ""
     kind, after, share = config.takeover_rule
+    if kind == "detector":
+        return f"{config.people}, takes over where {config.people_detector} raises an alarm"
     if kind == "late":
         return f"{config.people}, takes over after {after} control steps"
     return f"{config.people}, takes over in {share:.0%} of the episodes, within {after} control steps"

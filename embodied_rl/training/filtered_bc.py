@@ -119,7 +119,7 @@ class RoundScheduler:
         self._broken = []
         for trajectory in self._runner.run(lambda: next(following, None), self._again, self._mode):
             result = trajectory.result
-            self._store.add(*_stored(self._recorder.take(result.spec), result, digest))
+            self._store.add(*stored_episode(self._recorder.take(result.spec), result, digest))
             self._ended(result.spec, result, results)
         self._sampler.broken.add(version, self._broken)
         self._sampler.broken.check(self._sampler.position, ())
@@ -292,15 +292,28 @@ def open_run_store(run_dir: Path, info: EnvInfo, demos: Demos) -> EpisodeStore:
     Raises:
         UserError: what the simulator shows has no place in a data set, or the store is of other demonstrations.
     """
+    spec = frames_of(info, demos.mixture.parts[0].samples.data.info)
+    return EpisodeStore(run_dir / STORE, spec, {"demonstrations": demos.digest})
+
+
+def frames_of(info: EnvInfo, said: dict[str, Any]) -> DatasetSpec:
+    """What the frames of a simulator's episodes hold.
+
+    Args:
+        info: of the simulator.
+        said: info.json of a data set of the same robot, which names the numbers of its features; {} without one.
+
+    Raises:
+        UserError: LeRobot's layout has no place for them.
+    """
     height, width = info.image_shape
     fps = round(info.control_hz)
     if fps < 1 or not same_rate(fps, info.control_hz):
         raise UserError(
-            f"--algorithm imitate keeps episodes in LeRobot's layout, which needs a whole number of control steps a "
-            f"second: suite '{info.suite}' has {info.control_hz:g}."
+            f"episodes are kept in LeRobot's layout, which needs a whole number of control steps a second: suite "
+            f"'{info.suite}' has {info.control_hz:g}."
         )
-    said = demos.mixture.parts[0].samples.data.info
-    spec = DatasetSpec(
+    return DatasetSpec(
         info.cameras,
         height if height == width else (height, width),
         _names(said, STATE, info.proprio_dim),
@@ -308,7 +321,6 @@ def open_run_store(run_dir: Path, info: EnvInfo, demos: Demos) -> EpisodeStore:
         fps,
         str(said.get("robot_type", "unknown")),
     )
-    return EpisodeStore(run_dir / STORE, spec, {"demonstrations": demos.digest})
 
 
 def _names(info: dict[str, Any], feature: str, count: int) -> tuple[str, ...]:
@@ -319,7 +331,8 @@ def _names(info: dict[str, Any], feature: str, count: int) -> tuple[str, ...]:
     return tuple(f"{feature.rpartition('.')[2]}_{k}" for k in range(count))
 
 
-def _stored(recorded: RecordedEpisode, result: EpisodeResult, digest: str) -> tuple[Episode, EpisodeInfo]:
+def stored_episode(recorded: RecordedEpisode, result: EpisodeResult, digest: str) -> tuple[Episode, EpisodeInfo]:
+    """An episode that ended as a store takes it. digest: `weights_digest` of the policy that acted."""
     spec, count = recorded.spec, len(recorded.action)
     last = np.arange(count) == count - 1
     human = np.array(recorded.human)

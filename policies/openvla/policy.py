@@ -132,7 +132,7 @@ class OpenVLAPolicy(nn.Module):
     def traits(self) -> PolicyTraits:
         """See `PolicyTraits`."""
         return PolicyTraits(
-            acts_in_parts=True, compiled=self.compiled, critic="model.value_head.", features=self.features
+            acts_in_parts=True, compiled=self.compiled, critic="model.value_head.", summarise=self.summarise
         )
 
     @property
@@ -223,11 +223,11 @@ class OpenVLAPolicy(nn.Module):
         return EvalOutput(log_prob, entropy, value)
 
     @torch.no_grad()
-    def features(self, obs: Observation) -> Tensor:
+    def summarise(self, images: Tensor, proprio: Tensor, instruction: list[str]) -> Tensor:
         """Hidden state from which the first action token is predicted, which the critic reads too: float32 [N, D]."""
-        first = torch.zeros((len(obs.instruction), 1), dtype=torch.int64, device=self.device)
+        first = torch.zeros((len(instruction), 1), dtype=torch.int64, device=self.device)
         with self._precision():
-            return self._teacher_forced(obs.images, obs.proprio, obs.instruction, first)[:, 0].float()
+            return self._teacher_forced(images, proprio, instruction, first)[:, 0].float()
 
     def sft_loss(
         self,

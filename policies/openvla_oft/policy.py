@@ -53,10 +53,10 @@ class OpenVLAOFTPolicy(OpenVLAPolicy):
         return EvalOutput(log_prob, entropy, value)
 
     @torch.no_grad()
-    def features(self, obs: Observation) -> Tensor:
+    def summarise(self, images: Tensor, proprio: Tensor, instruction: list[str]) -> Tensor:
         """Hidden state of the first action slot, which the critic reads too: float32 [N, D]."""
         with self._precision():
-            return self._hidden(obs.images, obs.proprio, obs.instruction)[:, 0].float()
+            return self._hidden(images, proprio, instruction)[:, 0].float()
 
     def sft_loss(
         self,

@@ -137,7 +137,7 @@ class Pi0Policy(nn.Module):
             critic="model.value_head.",
             fresh_critic=self.fresh_critic,
             noisy_imitation=True,
-            features=self.features,
+            summarise=self.summarise,
             prefix_cache=self.prefix_cache,
             continue_chunk=partial(continue_chunk, self),
         )
@@ -278,11 +278,11 @@ class Pi0Policy(nn.Module):
         return F.mse_loss(velocity, target)
 
     @torch.no_grad()
-    def features(self, obs: Observation) -> Tensor:
+    def summarise(self, images: Tensor, proprio: Tensor, instruction: list[str]) -> Tensor:
         """Mean of the expert's hidden states at the zero action and time 1, float32 [N, W]: nothing is drawn for it."""
         config = self.config
-        prefix = self.read_prefix(obs.images, obs.proprio, obs.instruction, 1)
-        x = torch.zeros((len(obs.instruction), 1, config.horizon, config.max_action_dim), device=self.device)
+        prefix = self.read_prefix(images, proprio, instruction, 1)
+        x = torch.zeros((len(instruction), 1, config.horizon, config.max_action_dim), device=self.device)
         with self.precision():
             _, hidden = self.model.velocity(prefix, x, torch.ones(x.shape[:2], device=self.device))
         return hidden.mean(dim=2)[:, 0].float()

@@ -84,7 +84,7 @@ class WrappedPolicy(nn.Module):
         return PolicyTraits(
             critic=None if self.value_head is None else "value_head.",
             noisy_imitation=draws,
-            features=None if self.action_head.features is None else self._features,
+            summarise=None if self.action_head.features is None else self._summarise,
         )
 
     @property
@@ -145,10 +145,9 @@ class WrappedPolicy(nn.Module):
         return head.encode(self._normalised(actions))
 
     @torch.no_grad()
-    def _features(self, obs: Observation) -> Tensor:
+    def _summarise(self, images: Tensor, proprio: Tensor, instruction: list[str]) -> Tensor:
         """What the network gives the critic to read: float32 [N, W]."""
-        seen = self._seen(obs.images, obs.proprio, obs.instruction, obs.state)
-        features = self.action_head.read(self.module, seen)[1]
+        features = self.action_head.read(self.module, self._seen(images, proprio, instruction, None))[1]
         assert features is not None, "the head checks it"
         return features.float()
 
