@@ -45,7 +45,7 @@ class DemonstratedStates:
 
     Args:
         mean, scale: float32 [W], of the features.
-        direction: float32 [M, W], the states' features, standardised and of length 1.
+        standard: float32 [M, W], the states' features, standardised.
         to_go: float32 [M], decisions that the demonstration still took.
         task: int64 [M], index into `instructions`.
         instructions: of the tasks.
@@ -53,7 +53,7 @@ class DemonstratedStates:
 
     mean: Array
     scale: Array
-    direction: Array
+    standard: Array
     to_go: Array
     task: Array
     instructions: tuple[str, ...]
@@ -65,10 +65,12 @@ class DemonstratedStates:
         mean, spread = features.mean(axis=0), features.std(axis=0)
         scale = spread + np.float32(_SPREAD) * spread.mean() + np.finfo(np.float32).tiny
         task = np.array([names.index(words) for words in instructions])
-        return cls(mean, scale, _directions(features, mean, scale), to_go.astype(np.float32), task, names)
+        return cls(mean, scale, (features - mean) / scale, to_go.astype(np.float32), task, names)
 
     def nearest(self, features: Array, instruction: str) -> tuple[Array, Array]:
-        """Of N observations, features float32 [N, W]: cosine distance to the task's nearest state, and its `to_go`.
+        """Of N observations, features float32 [N, W]: distance to the task's nearest state, and its `to_go`.
+
+        The distance is the root mean square over standardised features.
 
         Raises:
             UserError: the task was not demonstrated.
@@ -79,15 +81,13 @@ class DemonstratedStates:
                 "some of it, or leave its task out."
             )
         mine = np.flatnonzero(self.task == self.instructions.index(instruction))
-        apart = 1 - _directions(features, self.mean, self.scale) @ self.direction[mine].T
-        at = apart.argmin(axis=1)
-        return apart[np.arange(len(at)), at], self.to_go[mine[at]]
-
-
-def _directions(features: Array, mean: Array, scale: Array) -> Array:
-    standard = (features - mean) / scale
-    length = np.linalg.norm(standard, axis=1, keepdims=True)
-    return standard / np.maximum(length, np.finfo(np.float32).tiny)
+        known = self.standard[mine]
+        distance, at = np.zeros(len(features), np.float32), np.zeros(len(features), np.int64)
+        for row, standard in enumerate((features - self.mean) / self.scale):  # by rows: a row's bits are its own
+            apart = np.square(known - standard).mean(axis=1)
+            at[row] = apart.argmin()
+            distance[row] = np.sqrt(apart[at[row]])
+        return distance, self.to_go[mine[at]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ def save_detector(detector: Detector, path: Path) -> None:
     partial.replace(path)
 
 
-_TENSORS = ("mean", "scale", "direction", "to_go", "task")
+_TENSORS = ("mean", "scale", "standard", "to_go", "task")
 
 
 def load_detector(path: Path) -> Detector:

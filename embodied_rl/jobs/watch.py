@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from embodied_rl.algorithms.config import ImitateConfig
@@ -19,6 +19,7 @@ from embodied_rl.config.env import one_env
 from embodied_rl.config.train import TrainConfig
 from embodied_rl.data.columns import chunk_transitions
 from embodied_rl.data.episodes import EpisodeStore, open_store
+from embodied_rl.data.progress import ProgressBar
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.detector import (
     FEW,
@@ -76,17 +77,15 @@ def run(benchmark: str, command: BenchmarkCommand, wanted: WatchRequest, console
         demos = open_demos(config, ready.policy, env.info, console).imitation.demos
     digest = weights_digest(ready.policy)
     _require_policy(store, digest, command)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        states, episodes = watched(ready.policy, demos, store, progress, clock=wanted.kind == "clock")
+    states = None if wanted.kind == "clock" else demonstrated_states(ready.policy, demos, console)
+    episodes = watched(ready.policy, states, store, console)
     kinds: Sequence[Kind] = ("clock",) if states is None else KINDS
     teaching, judging = halves(episodes)
     limits = {kind: calibrate(kind, teaching) for kind in kinds}
     found = figures(limits, judging)
     facts = _facts(command, wanted, demos, ready) | {"calibration": len(teaching), "test": len(judging)}
-    kept_states = None if wanted.kind == "clock" else states
-    detector = Detector(
-        wanted.kind, digest, ready.policy.chunk_len, limits[wanted.kind], kept_states, facts | _of(wanted.kind, found)
-    )
+    facts["figures"] = next(asdict(row) for row in found if row.kind == wanted.kind)
+    detector = Detector(wanted.kind, digest, ready.policy.chunk_len, limits[wanted.kind], states, facts)
     save_detector(detector, wanted.out)
     _say(console, wanted, found, teaching, judging)
     if wanted.json is not None:
@@ -116,42 +115,37 @@ def _require_policy(store: EpisodeStore, digest: str, command: BenchmarkCommand)
         )
 
 
-def watched(
-    policy: Any, demos: Demos, store: EpisodeStore, progress: Progress, *, clock: bool
-) -> tuple[DemonstratedStates | None, list[WatchedEpisode]]:
-    """What the policy makes of the demonstrations, and the stored episodes as a detector sees them.
+def demonstrated_states(policy: Any, demos: Demos, console: Console) -> DemonstratedStates:
+    """What the policy makes of the demonstrations, where it would decide."""
+    sets = [part.samples.data for part in demos.mixture.parts]
+    spans = [(data, *span) for data in sets for span in zip(data.starts[:-1], data.starts[1:], strict=True)]
+    rows = [np.arange(first, end, policy.chunk_len) for _, first, end in spans]
+    with _bar(console, "demonstrations", sum(map(len, rows))) as on_rows:
+        parts = [frame_features(policy, data, mine, on_rows) for (data, *_), mine in zip(spans, rows, strict=True)]
+    to_go = np.concatenate([np.arange(len(mine), 0, -1) for mine in rows])
+    words = [data.instruction[row] for (data, *_), mine in zip(spans, rows, strict=True) for row in mine]
+    return DemonstratedStates.of(np.concatenate(parts), to_go, words)
 
-    clock: nobody looks, and there are no states.
-    """
-    data = store.at(len(store.keys()))
+
+def watched(
+    policy: Any, states: DemonstratedStates | None, store: EpisodeStore, console: Console
+) -> list[WatchedEpisode]:
+    """The stored episodes as a detector sees them; states: None where nobody looks."""
+    keys = store.keys()
+    data = store.at(len(keys))
     decisions = chunk_transitions(data.columns, data.starts, 1.0).row
-    states, sights = None, [NOTHING] * len(decisions)
-    if not clock:
-        states = demonstrated_states(policy, demos, _bar(progress, "demonstrations"))
-        found = frame_features(policy, data, decisions, _bar(progress, "episodes", len(decisions)))
+    sights = [NOTHING] * len(decisions)
+    if states is not None:
+        with _bar(console, "episodes", len(decisions)) as on_rows:
+            found = frame_features(policy, data, decisions, on_rows)
         sights = _sights(states, found, [data.instruction[row] for row in decisions])
     episodes = []
-    for number, key in enumerate(store.keys()):
-        first, end = data.starts[number : number + 2]
+    for key, first, end in zip(keys, data.starts[:-1], data.starts[1:], strict=True):
         mine = np.flatnonzero((decisions >= first) & (decisions < end))
-        steps = (decisions[mine] - first).tolist()
+        seen, steps = [sights[row] for row in mine], (decisions[mine] - first).tolist()
         won = store.info(key).success == 1
-        seen = [sights[row] for row in mine]
         episodes.append(WatchedEpisode(data.instruction[first], won, seen, steps, int(end - first)))
-    return states, episodes
-
-
-def demonstrated_states(policy: Any, demos: Demos, on_rows: OnRows) -> DemonstratedStates:
-    """Of every frame of the demonstrations at which the policy would decide."""
-    parts, to_go, words = [], [], list[str]()
-    for part in demos.mixture.parts:
-        data = part.samples.data
-        for first, end in zip(data.starts[:-1], data.starts[1:], strict=True):
-            rows = np.arange(first, end, policy.chunk_len)
-            parts.append(frame_features(policy, data, rows, on_rows))
-            to_go.append(np.arange(len(rows), 0, -1))
-            words += [data.instruction[row] for row in rows]
-    return DemonstratedStates.of(np.concatenate(parts), np.concatenate(to_go), words)
+    return episodes
 
 
 def _sights(states: DemonstratedStates, found: np.ndarray, words: Sequence[str]) -> list[Sight]:
@@ -174,9 +168,17 @@ def halves(episodes: Sequence[WatchedEpisode]) -> tuple[list[WatchedEpisode], li
     return parts
 
 
-def _bar(progress: Progress, what: str, total: int | None = None) -> OnRows:
-    task = progress.add_task(f"what the policy makes of {what}", total=total)
-    return lambda rows: progress.advance(task, rows)
+@contextmanager
+def _bar(console: Console, what: str, total: int) -> Iterator[OnRows]:
+    with ProgressBar(console, what) as bar:
+        task, done = bar.add_task("", total=total, note="what the policy makes of them"), 0
+
+        def on_rows(rows: int) -> None:
+            nonlocal done
+            done += rows
+            bar.update(task, completed=done)
+
+        yield on_rows
 
 
 def _facts(command: BenchmarkCommand, wanted: WatchRequest, demos: Demos, ready: Evaluated) -> dict[str, Any]:
@@ -189,10 +191,6 @@ def _facts(command: BenchmarkCommand, wanted: WatchRequest, demos: Demos, ready:
         "demonstrations_sha256": demos.digest,
         "trained_states_seen": ready.seen.shared,
     }
-
-
-def _of(kind: Kind, found: Sequence[AlarmFigures]) -> Mapping[str, Any]:
-    return {"figures": next(asdict(row) for row in found if row.kind == kind)}
 
 
 def _say(
