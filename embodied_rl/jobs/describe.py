@@ -155,11 +155,10 @@ def people_words(config: TrainConfig) -> str:
     if config.people == "none":
         return ""
     kind, after, share = config.takeover_rule
-    if kind == "detector":
-        return f"{config.people}, takes over where {config.people_detector} raises an alarm"
-    if kind == "late":
-        return f"{config.people}, takes over after {after} control steps"
-    return f"{config.people}, takes over in {share:.0%} of the episodes, within {after} control steps"
+    if kind == "share":
+        return f"{config.people}, takes over in {share:.0%} of the episodes, within {after} control steps"
+    when = f"where {config.people_detector} raises an alarm" if kind == "detector" else f"after {after} control steps"
+    return f"{config.people}, takes over {when}"
 
 
 def memory_words(peak_bytes: int) -> str:
