@@ -1,4 +1,4 @@
-"""What policies make of an observation: one vector without gradients, the same whatever is drawn or stands beside it."""
+"""What policies make of an observation: one vector, the same whatever is drawn, and whatever stands beside it."""
 
 from __future__ import annotations
 
