@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from embodied_rl.algorithms.config import ImitateConfig
 from embodied_rl.config.env import one_env
@@ -203,13 +203,13 @@ def _say(
     """Print the table and what it stands on."""
     won = sum(episode.success for episode in judging)
     title = f"{counted(len(judging), 'episode')} that did not calibrate, {won} of them successes"
-    heads = ("detector", "balanced accuracy", "failures found", "false alarms", "alarm at decision", "steps saved")
-    table = Table(*heads, "at the clock's false alarms", title=title)
+    heads = ("balanced accuracy", "failures found", "false alarms", "alarm at decision", "steps saved")
+    name = Column("detector", no_wrap=True)
+    table = Table(name, *heads, "at the clock's false alarms", title=title)
     for row in found:
-        marked = f"{row.kind} (saved)" if row.kind == wanted.kind else row.kind
-        shares = (_share(value) for value in (row.found, row.false_alarms))
+        shares = (_share(value) for value in (row.balanced_accuracy, row.found, row.false_alarms))
         same = f"{_number(row.same_decision)}, {_share(row.same_saved)}"
-        table.add_row(marked, _share(row.balanced_accuracy), *shares, _number(row.decision), _share(row.saved), same)
+        table.add_row(row.kind, *shares, _number(row.decision), _share(row.saved), same)
     console.print(table)
     for task in dict.fromkeys(episode.instruction for episode in teaching):
         count = sum(episode.success for episode in teaching if episode.instruction == task)
@@ -219,7 +219,7 @@ def _say(
                 "tasks' successes",
                 soft_wrap=True,
             )
-    console.print(f"wrote {wanted.out}", soft_wrap=True)
+    console.print(f"wrote {wanted.out}: {wanted.kind}", soft_wrap=True)
 
 
 def _share(value: float | None) -> str:
