@@ -280,7 +280,7 @@ def figures(limits: Mapping[Kind, Mapping[str, float]], episodes: Sequence[Watch
 
     def scores(kind: Kind, episode: WatchedEpisode) -> list[float]:
         """Its index over the limit, from the first decision that may raise an alarm."""
-        limit = max(limits[kind][episode.instruction], np.finfo(np.float32).tiny)
+        limit = max(limits[kind][episode.instruction], float(np.finfo(np.float32).tiny))
         return [index / limit for index in indices(kind, episode.sights)[FIRST:]]
 
     most = sum(max(scores("clock", episode), default=0.0) > 1 for episode in won)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,7 @@ class Watcher:
         summary = self._read(shown.images, shown.proprio, shown.instruction)
         return self._detector.see(summary.cpu().numpy()[0], shown.instruction[0])
 
-    def alarm(self, sights: list[Sight], instruction: str) -> bool:
+    def alarm(self, sights: Sequence[Sight], instruction: str) -> bool:
         """Whether the last decision of an episode so far raises an alarm."""
         return self._detector.alarm(sights, instruction)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -35,8 +36,10 @@ from embodied_rl.evaluation.detector import (
     save_detector,
 )
 from embodied_rl.evaluation.features import NOTHING, frame_features
+from embodied_rl.evaluation.overlap import Overlap
+from embodied_rl.evaluation.results_log import EpisodeResultsLog
 from embodied_rl.jobs.eval_request import BenchmarkCommand
-from embodied_rl.jobs.evaluation_setup import Evaluated, evaluation_env, make_plan, prepare
+from embodied_rl.jobs.evaluation_setup import EvaluationPlan, evaluation_env, make_plan, prepare
 from embodied_rl.jobs.train_demos import open_demos
 from embodied_rl.learner.imitation import Demos
 from embodied_rl.training.filtered_bc import STORE, weights_digest
@@ -71,7 +74,9 @@ def run(benchmark: str, command: BenchmarkCommand, wanted: WatchRequest, console
     """
     store = _store(command)
     plan = make_plan(benchmark, dataclasses.replace(command, env=one_env(command.env)), console)
+    _require_whole(plan)
     ready = prepare(plan, command)
+    _require_unseen(ready.seen, command)
     with evaluation_env(plan, ready.policy, ready.renderer) as env:
         config = TrainConfig(suite=plan.suite, demos=wanted.demos, algorithm=ImitateConfig())
         demos = open_demos(config, ready.policy, env.info, console).imitation.demos
@@ -81,16 +86,16 @@ def run(benchmark: str, command: BenchmarkCommand, wanted: WatchRequest, console
     episodes = watched(ready.policy, states, store, console)
     kinds: Sequence[Kind] = ("clock",) if states is None else KINDS
     teaching, judging = halves(episodes)
-    limits = {kind: calibrate(kind, teaching) for kind in kinds}
+    limits: dict[Kind, dict[str, float]] = {kind: calibrate(kind, teaching) for kind in kinds}
     found = figures(limits, judging)
-    facts = _facts(command, wanted, demos, ready) | {"calibration": len(teaching), "test": len(judging)}
+    facts = _facts(command, wanted, demos) | {"calibration": len(teaching), "test": len(judging)}
     facts["figures"] = next(asdict(row) for row in found if row.kind == wanted.kind)
     detector = Detector(wanted.kind, digest, ready.policy.chunk_len, limits[wanted.kind], states, facts)
     save_detector(detector, wanted.out)
     _say(console, wanted, found, teaching, judging)
     if wanted.json is not None:
         said = {"detector": wanted.kind, "policy": digest, "limits": limits, "figures": [asdict(row) for row in found]}
-        replace_text(wanted.json, json.dumps(said | facts, indent=1) + "\n")
+        replace_text(wanted.json, json.dumps(facts | said, indent=1) + "\n")
 
 
 def _store(command: BenchmarkCommand) -> EpisodeStore:
@@ -103,6 +108,23 @@ def _store(command: BenchmarkCommand) -> EpisodeStore:
             "--keep --no-at-end."
         )
     return open_store(folder / STORE)
+
+
+def _require_whole(plan: EvaluationPlan) -> None:
+    folder = Path(plan.command.output)
+    done = len(EpisodeResultsLog.read(folder))
+    if done < len(plan.specs):
+        again = shlex.join(["embodied-rl", "eval", "--resume", str(folder)])
+        raise UserError(f"{folder} has {done} of its {counted(len(plan.specs), 'episode')}: finish it with {again}")
+
+
+def _require_unseen(seen: Overlap, command: BenchmarkCommand) -> None:
+    """From the states that it was trained on a policy strays less, and a limit from there is too low elsewhere."""
+    if seen.shared:
+        raise UserError(
+            f"{seen.shared} of the episodes in {command.output} start from states that the policy was trained on, and "
+            "a detector is calibrated on others: evaluate with --states heldout."
+        )
 
 
 def _require_policy(store: EpisodeStore, digest: str, command: BenchmarkCommand) -> None:
@@ -181,7 +203,7 @@ def _bar(console: Console, what: str, total: int) -> Iterator[OnRows]:
         yield on_rows
 
 
-def _facts(command: BenchmarkCommand, wanted: WatchRequest, demos: Demos, ready: Evaluated) -> dict[str, Any]:
+def _facts(command: BenchmarkCommand, wanted: WatchRequest, demos: Demos) -> dict[str, Any]:
     return {
         "checkpoint": command.checkpoint,
         "suite": command.suite,
@@ -189,7 +211,6 @@ def _facts(command: BenchmarkCommand, wanted: WatchRequest, demos: Demos, ready:
         "episodes_in": command.output,
         "demonstrations": list(wanted.demos),
         "demonstrations_sha256": demos.digest,
-        "trained_states_seen": ready.seen.shared,
     }
 
 

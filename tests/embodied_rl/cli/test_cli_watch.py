@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from embodied_rl.cli import main
 from embodied_rl.data import writer
@@ -32,6 +33,7 @@ def open_world(tasks: object, config: object, view: object) -> StandIn:
 @pytest.fixture(scope="module", autouse=True)
 def world() -> Iterator[None]:
     """Twelve decisions an episode."""
+    torch.set_num_threads(1)  # as in every test: another number rounds otherwise
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("embodied_rl.factory.scenes._simulated", open_world)
         patch.setattr(stand_in, "HORIZON", 48)
@@ -41,8 +43,8 @@ def world() -> Iterator[None]:
 def collected(out: Path, words: list[str], about: dict[str, object]) -> Path:
     """Demonstrations of noise, as `collect` writes them."""
     draw = np.random.default_rng(0)
-    names = [tuple(f"{kind}{k}" for k in range(count)) for kind, count in (("s", 8), ("a", 7))]
-    spec = DatasetSpec(CAMERAS, 64, *names)
+    state_names, action_names = (tuple(f"{kind}{k}" for k in range(count)) for kind, count in (("s", 8), ("a", 7)))
+    spec = DatasetSpec(CAMERAS, 64, state_names, action_names)
     partial = writer.begin(out, {})
     for key, instruction in enumerate(words):
         images = draw.integers(0, 256, (LENGTH, 2, 64, 64, 3), dtype=np.uint8)
@@ -79,7 +81,7 @@ def test_a_detector_is_made_from_episodes_and_again_from_the_same(
     said = json.loads((made / "d.json").read_text())
     assert [row["kind"] for row in said["figures"]] == ["clock", "nearest", "steps_to_go"]
     assert said["limits"]["nearest"] == detector.limits
-    assert (said["calibration"], said["test"], said["trained_states_seen"]) == (12, 12, 0)
+    assert (said["calibration"], said["test"]) == (12, 12)
     assert detector.facts["figures"] == said["figures"][1]
     before = (made / "d.safetensors").read_bytes()
 
@@ -118,13 +120,22 @@ def test_what_was_evaluated_otherwise_is_refused(
 ) -> None:
     words = ["eval", "tabletop", "--suite", "spatial", "--task", TASKS[0].partition("/")[2], "--states-per-task", "1"]
     rest = ["--videos", "0", "--env.num-envs", "1"]
-    for more, said in ((["--keep"], "--keep --no-at-end"), ([], "kept no episodes: evaluate with --keep")):
+    trained = ["--keep", "--no-at-end", "--states", "train"]
+    for more, said in (
+        (["--keep"], "--keep --no-at-end"),
+        ([], "kept no episodes: evaluate with --keep"),
+        (trained, "1 of the episodes in"),
+    ):
         folder = tmp_path / f"e{len(more)}"
         assert main([*words, *rest, *more, "--output", str(folder)]) == 0
         capsys.readouterr()
         kept = ["watch", "--kept", str(folder), "--demos", str(made / "demos"), "--out", str(tmp_path / "d")]
         assert main(kept) == 2
         assert said in capsys.readouterr().err
+    episodes = folder / "episodes.jsonl"
+    episodes.write_text("")
+    assert main(kept) == 2
+    assert "has 0 of its 1 episode: finish it with embodied-rl eval --resume" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
