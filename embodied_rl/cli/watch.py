@@ -112,7 +112,7 @@ def _words(command: WatchCommand, folder: Path) -> list[str]:
 
 
 def _demonstrated(demos: tuple[str, ...]) -> list[str]:
-    """Short names of the tasks that data sets of `collect` show."""
+    """Short names of the tasks that data sets of `collect` and `export` show."""
     from embodied_rl.config.sft import weighted_data
     from embodied_rl.data.layout import NAMESPACE
     from embodied_rl.data.metadata import read_metadata
@@ -121,7 +121,8 @@ def _demonstrated(demos: tuple[str, ...]) -> list[str]:
 
     tasks = dict[str, None]()
     for name, _ in weighted_data(demos):
-        shown = read_metadata(data_folder(name)).info.get(NAMESPACE, {}).get(TRAINED_STATES)
+        about = read_metadata(data_folder(name)).info.get(NAMESPACE, {})
+        shown = about.get("tasks") or about.get(TRAINED_STATES)  # of `collect`; of `export`
         if not shown:
             again = shlex.join(["embodied-rl", "eval", "--checkpoint", "...", "--keep", "--output", "kept"])
             raise UserError(

@@ -58,7 +58,7 @@ def collected(out: Path, words: list[str], about: dict[str, object]) -> Path:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with demonstrations, a detector, its figures and its episodes."""
     folder = tmp_path_factory.mktemp("watch")
-    collected(folder / "demos", WORDS, {"train_states": {name: [0] for name in TASKS}})
+    collected(folder / "demos", WORDS, {"tasks": TASKS, "train_states": {}})
     assert main(command(folder, "--json", str(folder / "d.json"))) == 0
     return folder
 
@@ -116,16 +116,17 @@ def test_episodes_of_another_policy_are_refused(
 
 
 def test_what_was_evaluated_otherwise_is_refused(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ["eval", "tabletop", "--suite", "spatial", "--task", TASKS[0].partition("/")[2], "--states-per-task", "1"]
     rest = ["--videos", "0", "--env.num-envs", "1"]
-    trained = ["--keep", "--no-at-end", "--states", "train"]
+    held_out = "embodied_rl.jobs.evaluation_setup.trained_states"
     for more, said in (
         (["--keep"], "--keep --no-at-end"),
         ([], "kept no episodes: evaluate with --keep"),
-        (trained, "1 of the episodes in"),
+        (["--keep", "--no-at-end"], "1 of the episodes in"),
     ):
+        monkeypatch.setattr(held_out, lambda provenance: {TASKS[0]: [50]})
         folder = tmp_path / f"e{len(more)}"
         assert main([*words, *rest, *more, "--output", str(folder)]) == 0
         capsys.readouterr()
