@@ -41,7 +41,7 @@ class WatchCommand:
     """Demonstrations to compare with: data sets, as `embodied-rl sft` reads them."""
     out: Path
     """File of the detector, for train --people-detector."""
-    detector: Kind = "nearest"
+    detector: Kind = "steps_to_go"
     """clock: decisions so far; nearest: distance from the nearest demonstrated state; steps_to_go: decisions so far,
     and those that were still to come from there."""
     episodes: int = 100

@@ -72,7 +72,7 @@ def test_a_detector_is_made_from_episodes_and_again_from_the_same(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     detector = load_detector(made / "d.safetensors")
-    assert detector.kind == "nearest"
+    assert detector.kind == "steps_to_go"
     assert detector.policy == weights_digest(open_policy("shipped", "cpu"))
     assert set(detector.limits) == set(WORDS)
     assert detector.states is not None
@@ -80,9 +80,9 @@ def test_a_detector_is_made_from_episodes_and_again_from_the_same(
     assert detector.states.to_go.max() == LENGTH / detector.chunk_len
     said = json.loads((made / "d.json").read_text())
     assert [row["kind"] for row in said["figures"]] == ["clock", "nearest", "steps_to_go"]
-    assert said["limits"]["nearest"] == detector.limits
+    assert said["limits"]["steps_to_go"] == detector.limits
     assert (said["calibration"], said["test"]) == (12, 12)
-    assert detector.facts["figures"] == said["figures"][1]
+    assert detector.facts["figures"] == said["figures"][2]
     before = (made / "d.safetensors").read_bytes()
 
     def never(*_: object) -> None:
