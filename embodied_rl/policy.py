@@ -56,7 +56,9 @@ class PolicyTraits:
     """Draws so many chunks for each observation, or None where a policy can't. Chunks after the first are drawn: a mode
     that is one chunk is the first one alone."""
     summarise: Callable[[torch.Tensor, torch.Tensor, list[str]], torch.Tensor] | None = None
-    """Images, proprio and instructions -> the summaries of `Proposals`, without gradients; goes with `propose`."""
+    """Images, proprio and instructions of N observations -> what the policy makes of them before it decides, as in
+    `Proposals`: float32 [N, W] on its device, without gradients, and the same whatever is drawn. None where it has
+    none."""
     prefix_cache: Any = None
     """Where `act` leaves what a frozen language model computed (`policies.prefix_cache.PrefixCache`), or None."""
 

@@ -21,6 +21,7 @@ COMMANDS = {
     "eval": "measure a policy's success on held-out initial states",
     "leaderboard": "measure several checkpoints alike, and say which are better",
     "runs": "find a training run, and say whether it went as it should",
+    "watch": "make a detector that says when an episode is going to fail",
     "explain": "say why two evaluations of one checkpoint differ",
     "demo": "record a video of a policy at work, in about 20 seconds",
     "collect": "record demonstrations with the scripted expert",

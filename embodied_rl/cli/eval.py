@@ -67,10 +67,8 @@ def main(argv: list[str]) -> int:
     """Run the command."""
     if any(word.partition("=")[0] == "--resume" for word in argv) and not wants_help(argv):
         folder = _resumed_folder(argv)
-        request = _request(folder)
-        import_modules(request["options"].get("imports", ()), str(folder))
-        command = _command(request["options"], folder)
-        return _run(request["benchmark"], command, shlex.join(["embodied-rl", "eval", "--resume", str(folder)]))
+        benchmark, command = begun_in(folder)
+        return _run(benchmark, command, shlex.join(["embodied-rl", "eval", "--resume", str(folder)]))
     words = shlex.join(["embodied-rl", "eval", *argv, *import_words()])
     argv = with_suite(with_tasks(argv))
     argv, simulator = take_simulator(argv)
@@ -114,6 +112,8 @@ def _look(benchmark: str, command: BenchmarkCommand, words: str) -> int:
     """Without a benchmark's name: in a folder that is deleted, unless one is named."""
     if command.output != AUTO:
         return _run(benchmark, checked(benchmark, command), words)
+    if command.keep:
+        raise UserError("--keep: a quick look keeps nothing; name a folder with --output.")
     with tempfile.TemporaryDirectory(prefix="embodied-rl-eval-") as folder:
         try:
             return _run(benchmark, checked(benchmark, dataclasses.replace(command, output=folder)), words, keep=False)
@@ -188,10 +188,13 @@ def _resumed_folder(argv: list[str]) -> Path:
     return Path(words[1])
 
 
-def _request(folder: Path) -> Mapping[str, Any]:
+def begun_in(folder: Path) -> tuple[str, BenchmarkCommand]:
+    """The benchmark of the evaluation in a folder, and the command that began it; its own modules are imported."""
     from embodied_rl.evaluation.results_log import read_request
 
-    return read_request(folder)
+    request = read_request(folder)
+    import_modules(request["options"].get("imports", ()), str(folder))
+    return request["benchmark"], _command(request["options"], folder)
 
 
 def _command(options: Mapping[str, Any], folder: Path) -> BenchmarkCommand:

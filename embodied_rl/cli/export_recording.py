@@ -18,8 +18,8 @@ from embodied_rl.utils.words import counted
 
 @dataclass(frozen=True, kw_only=True)
 class ExportRecordingCommand:
-    """Write robots' recordings, or a training run's episodes, as a data set in the LeRobot v3 layout, which `sft` and
-    LeRobot read.
+    """Write robots' recordings, or the episodes of a training run or an evaluation, as a data set in the LeRobot v3
+    layout, which `sft` and LeRobot read.
 
     The column complementary_info.is_intervention says where a human had the arm. Control steps in which the arm held
     are left out, and so are episodes with an image that was not recorded.
@@ -27,7 +27,7 @@ class ExportRecordingCommand:
 
     recordings: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """MCAP files of the recorder, in the order in which their episodes come; or the folder of one run of --algorithm
-    imitate."""
+    imitate, or of one evaluation with --keep."""
     out: Path
     """Folder of the data set; it must not exist yet."""
     to: Literal["lerobot"] = "lerobot"
@@ -74,7 +74,7 @@ def run(command: ExportRecordingCommand, argv: list[str]) -> int:
 
 
 def _of_run(command: ExportRecordingCommand, argv: list[str]) -> int:
-    """Export the episodes of a training run."""
+    """Export the episodes of a training run, or of an evaluation."""
     usual = ExportRecordingCommand(recordings=command.recordings, out=command.out)
     run, *others = command.recordings
     if others:

@@ -46,6 +46,13 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("embodied-rl leaderboard tabletop.yaml --output board", "into a folder of your own"),
         ("embodied-rl leaderboard tabletop.yaml --jobs 4", "four evaluations side by side"),
     ),
+    "watch": (
+        (
+            "embodied-rl watch start --demos demos --out detector.safetensors",
+            "100 episodes, and a table beside a clock",
+        ),
+        ("embodied-rl watch --kept runs/kept --demos demos --out d.safetensors", "of episodes that are there already"),
+    ),
     "explain": (
         ("embodied-rl explain mine.yaml theirs.yaml", "which difference costs how much success"),
         ("embodied-rl explain runs/eval-a runs/eval-b --episodes 200", "two evaluations that were run here"),

@@ -18,6 +18,7 @@ CLASSES = {
     "demo": "embodied_rl.cli.demo:DemoCommand",
     "eval": "embodied_rl.jobs.eval_request:BenchmarkCommand",
     "leaderboard": "embodied_rl.cli.leaderboard:LeaderboardCommand",
+    "watch": "embodied_rl.cli.watch:WatchCommand",
     "explain": "embodied_rl.cli.explain:ExplainCommand",
     "collect": "embodied_rl.config.collect:CollectCommand",
     "sft": "embodied_rl.config.sft:SftCommand",

@@ -26,7 +26,8 @@ _UNUSED = (
 )
 """Options of the learner that say nothing where nothing is reinforced."""
 
-USUAL_RULE: tuple[Literal["late", "share"], int, float] = ("late", 80, 0.5)
+Rule = Literal["late", "share", "detector"]
+USUAL_RULE: tuple[Rule, int, float] = ("late", 80, 0.5)
 """--people-rule, --people-after and --people-share unless they are given."""
 
 
@@ -77,10 +78,10 @@ def check_imitate(
             raise UserError(f"{given} does not apply to --algorithm {kind}: leave it out.")
 
 
-def check_people(people: str, rule: tuple[str, int, float], algorithm: AlgorithmConfig) -> None:
+def check_people(people: str, rule: tuple[str, int, float], detector: str, algorithm: AlgorithmConfig) -> None:
     """UserError for a person who helps an algorithm that learns nothing of it, or for a rule that does not apply.
 
-    rule: --people-rule, --people-after, --people-share.
+    rule: --people-rule, --people-after, --people-share. detector: --people-detector.
     """
     kind, after, share = rule
     if people != "none" and not isinstance(algorithm, ImitateConfig):
@@ -91,6 +92,10 @@ def check_people(people: str, rule: tuple[str, int, float], algorithm: Algorithm
         raise UserError("--people-rule, --people-after and --people-share go with --people expert.")
     if kind != "share" and share != USUAL_RULE[2]:
         raise UserError("--people-share goes with --people-rule share.")
+    if (kind == "detector") != bool(detector):
+        raise UserError("--people-rule detector and --people-detector FILE go together: embodied-rl watch makes one.")
+    if kind == "detector" and after != USUAL_RULE[1]:
+        raise UserError("--people-after does not apply to --people-rule detector: leave it out.")
     if after < 1:
         raise UserError(f"--people-after must be at least 1, got {after}.")
     if not 0 < share <= 1:

@@ -18,7 +18,14 @@ import yaml
 from embodied_rl.algorithms.config import AlgorithmConfig, GRPOConfig, ImitateConfig, PPOConfig, SteerConfig
 from embodied_rl.config.earlier import as_written_today, current_env
 from embodied_rl.config.env import AUTO, ENVS, CustomEnvConfig, EnvConfig, MujocoConfig, as_simulator
-from embodied_rl.config.imitation_checks import USUAL_RULE, check_demos, check_fresh_states, check_imitate, check_people
+from embodied_rl.config.imitation_checks import (
+    USUAL_RULE,
+    Rule,
+    check_demos,
+    check_fresh_states,
+    check_imitate,
+    check_people,
+)
 from embodied_rl.config.offline import APPLY, OFFLINE_SUITE, check_data
 from embodied_rl.config.policies import POLICIES, FlowPolicyConfig, OpenVLAConfig, PolicyConfig, PolicyObjectConfig
 from embodied_rl.config.policy_checks import check_flow_policy
@@ -77,9 +84,12 @@ class TrainConfig:
     people: Expert[Literal["none", "expert"]] = "none"
     """Who takes over episodes of training, with --algorithm imitate or steer: expert, the suite's scripted one. What is
     done in an episode with help is imitated where the goal was reached; for the policy it counts as failed."""
-    people_rule: Expert[Literal["late", "share"]] = USUAL_RULE[0]
+    people_rule: Expert[Rule] = USUAL_RULE[0]
     """Which episodes: late, those not solved after --people-after control steps; share, a random --people-share of
-    them, each before a random one of the first --people-after."""
+    them, each before a random one of the first --people-after; detector, those in which --people-detector raises an
+    alarm, from there on."""
+    people_detector: Expert[str] = ""
+    """File of embodied-rl watch, made with --policy.checkpoint, whose weights go on looking while the policy learns."""
     people_after: Expert[int] = USUAL_RULE[1]
     """Control steps until the expert takes over."""
     people_share: Expert[float] = USUAL_RULE[2]
@@ -137,7 +147,7 @@ class TrainConfig:
         return LEVEL if level is None else level, SHARE if share is None else share
 
     @property
-    def takeover_rule(self) -> tuple[Literal["late", "share"], int, float]:
+    def takeover_rule(self) -> tuple[Rule, int, float]:
         """When --people takes over: rule, after, share."""
         return self.people_rule, self.people_after, self.people_share
 
@@ -164,7 +174,7 @@ class TrainConfig:
         )
         check_demos(self.demos, self.algorithm)
         check_data(self.algorithm, to_dict(self), to_dict(as_offline(self)))
-        check_people(self.people, self.takeover_rule, self.algorithm)
+        check_people(self.people, self.takeover_rule, self.people_detector, self.algorithm)
         if isinstance(self.algorithm, ImitateConfig):
             check_imitate(self.algorithm, self.learner, self.rollout, self.scheduler, self.policy, self.autotune)
         check_fresh_states(table, self.algorithm, self.train_states)

@@ -23,7 +23,7 @@ from embodied_rl.sim.libero import expert as libero_expert
 from embodied_rl.sim.libero.protocol import Protocol
 from embodied_rl.sim.mujoco.vec_env import CAMERAS, MujocoVecEnv
 from embodied_rl.sim.tabletop import expert as tabletop_expert
-from embodied_rl.sim.wrappers.takeover import ExpertTakeover, TakeoverRule
+from embodied_rl.sim.wrappers.takeover import ExpertTakeover, TakeoverRule, Watcher
 from embodied_rl.types import Array
 
 if TYPE_CHECKING:
@@ -48,13 +48,16 @@ def hold_bench(bench: AbstractContextManager[Bench]) -> Bench:
     return _HELD.enter_context(bench)
 
 
-def with_people(env: SuiteEnv, tasks: Sequence[SuiteTask], rule: TakeoverRule) -> ExpertTakeover:
+def with_people(
+    env: SuiteEnv, tasks: Sequence[SuiteTask], rule: TakeoverRule, watcher: Watcher | None = None
+) -> ExpertTakeover:
     """`env` with the suite's scripted expert in a person's place.
 
     Args:
         env: holds all its worlds in this process, on the CPU.
         tasks: its tasks.
         rule: when the expert takes an episode over.
+        watcher: of the rule 'detector'.
 
     Raises:
         UserError: There is no expert for the suite, or it can't look into the simulator.
@@ -66,7 +69,7 @@ def with_people(env: SuiteEnv, tasks: Sequence[SuiteTask], rule: TakeoverRule) -
             "people expert looks into the simulator: leave --env.processes out, and run it on the CPU (--env mujoco)."
         )
     experts = _Experts(env.simulator, tasks)
-    return ExpertTakeover(env, rule, lambda env_id, spec: experts.of(spec.task, spec.seed, env_id).act)
+    return ExpertTakeover(env, rule, lambda env_id, spec: experts.of(spec.task, spec.seed, env_id).act, watcher)
 
 
 class _Experts:

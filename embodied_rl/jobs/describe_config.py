@@ -51,6 +51,7 @@ def people_words(config: TrainConfig) -> str:
     if config.people == "none":
         return ""
     kind, after, share = config.takeover_rule
-    if kind == "late":
-        return f"{config.people}, takes over after {after} control steps"
-    return f"{config.people}, takes over in {share:.0%} of the episodes, within {after} control steps"
+    if kind == "share":
+        return f"{config.people}, takes over in {share:.0%} of the episodes, within {after} control steps"
+    when = f"where {config.people_detector} raises an alarm" if kind == "detector" else f"after {after} control steps"
+    return f"{config.people}, takes over {when}"

@@ -57,6 +57,8 @@ class BenchmarkCommand(CheckpointOptions):
     env: EnvConfig = field(default_factory=MujocoConfig)
     videos: int = 5
     """Failed episodes of which videos are recorded, spread over the tasks; 0: none."""
+    keep: bool = False
+    """Keep the episodes, frame by frame with their pictures; `export FOLDER --to lerobot` makes a data set of them."""
     output: str = AUTO
     """Folder of the evaluation; auto makes runs/eval-SUITE-PROTOCOL-TIME-PROCESS."""
     json: Path | None = None
@@ -112,5 +114,7 @@ def request_of(benchmark: str, command: BenchmarkCommand) -> dict[str, Any]:
         name: str(value) if isinstance(value, Path) else value for name, value in dataclasses.asdict(command).items()
     }
     options["env"] = {"name": kind_of("env", command.env)} | dataclasses.asdict(command.env)
-    left_out = ("output", "json", *(() if command.imports else ("imports",)))
+    # as an earlier version wrote it where what came later is not asked for
+    unasked = [name for name in ("imports", "keep") if not getattr(command, name)]
+    left_out = ("output", "json", *unasked)
     return {"benchmark": benchmark, "options": {k: v for k, v in options.items() if k not in left_out}}

@@ -29,6 +29,7 @@ from embodied_rl.factory.view import view_of
 from embodied_rl.jobs.efficient_inference import make_efficient
 from embodied_rl.jobs.eval_request import BenchmarkCommand, suite_name
 from embodied_rl.jobs.fingerprint import fingerprint
+from embodied_rl.jobs.kept_episodes import KeptEpisodes
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.policies.preprocessing.images import image_pipeline
 from embodied_rl.rollout.sampler import evaluation_specs
@@ -189,20 +190,27 @@ def run_episodes(
     on_episode: Callable[[EpisodeResult], None],
     on_round: Callable[[], None],
 ) -> None:
-    """Run those of `specs` that `ledger` lacks, with what they commanded; arguments as those of `run_missing`."""
+    """Run those of `specs` that `ledger` lacks, with what they commanded; arguments as those of `run_missing`.
+
+    With --keep each episode is stored in the ledger's folder before it counts as finished.
+    """
     command = plan.command
+    kept = KeptEpisodes(env, policy, ledger.folder) if command.keep else None
+    frames = env if kept is None else kept.env
     # of a hand's translations, which the actions of other suites are not
-    recorder = ActionRecorder(env) if plan.tasks.scenes else None
+    recorder = ActionRecorder(frames) if plan.tasks.scenes else None
 
     def outcome_of(result: EpisodeResult) -> EpisodeOutcome:
         number = result.spec.episode_id
+        if kept is not None:
+            kept.add(result)
         perturbation = plan.variants[number].drawn if plan.variants else {}
         at_end = env.at_end(number) if command.at_end else None
         motion = {} if recorder is None else smoothness(recorder.take(number))
         return EpisodeOutcome(result, at_end, perturbation, motion)
 
     run_missing(
-        recorder or env,
+        recorder or frames,
         policy,
         interleaved(specs),
         command.mode,

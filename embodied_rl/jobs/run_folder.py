@@ -24,6 +24,8 @@ from embodied_rl.utils.output import replace_text
 from embodied_rl.utils.words import counted
 
 CONFIG_FILE = "config.yaml"
+DETECTOR = "detector.safetensors"
+"""The run's copy of --people-detector."""
 MAY_DIFFER = frozenset(
     {
         "output",
@@ -46,7 +48,7 @@ MAY_DIFFER = frozenset(
 )
 """Keys of config.yaml that may be edited before a resume: how far and on what machine, not what is learned."""
 _BEFORE_CONFIG = frozenset(
-    {LOCK, RUN_INFO, f"{RUN_INFO}.partial", f"{CONFIG_FILE}.partial", "metrics.jsonl", "tensorboard", "wandb"}
+    {LOCK, RUN_INFO, f"{RUN_INFO}.partial", f"{CONFIG_FILE}.partial", DETECTOR, "metrics.jsonl", "tensorboard", "wandb"}
 )
 """What a start may leave in its folder if it is killed before it writes the config."""
 _KEYS_NAMED = 5

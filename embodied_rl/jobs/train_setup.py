@@ -38,6 +38,7 @@ from embodied_rl.factory.tasks import LIBERO_SUITES, bundles_digest
 from embodied_rl.factory.view import View, training_episodes, view_of
 from embodied_rl.jobs.run_info import check_bundles
 from embodied_rl.jobs.train_demos import RunDemos, open_demos
+from embodied_rl.jobs.train_people import open_watcher
 from embodied_rl.jobs.train_policy import RunPolicy, check_policy, loaded, new, passed
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.reward_model import SIMULATOR_REWARD, RewardModel
@@ -199,7 +200,7 @@ def open_run(config: TrainConfig, overrides: Overrides, console: Console, *, res
         demos = open_demos(config, made.policy, env.info, console) if config.demos else None
         known = join_states(made.trained, {} if config.train_states == "fresh" else train)  # none of the suite's own
         states = RunStates(train, env.heldout_states, known if demos is None else demos.joined(known))
-        rule = TakeoverRule(*config.takeover_rule)
+        rule, watcher = TakeoverRule(*config.takeover_rule), open_watcher(config, made.policy)
         yield RunSetup(
             config,
             env if overrides.env is None else overrides.env,
@@ -211,7 +212,7 @@ def open_run(config: TrainConfig, overrides: Overrides, console: Console, *, res
             overrides,
             tasks.instructions,
             demos=demos,
-            people=None if config.people == "none" else with_people(env, tasks.scenes, rule),
+            people=None if config.people == "none" else with_people(env, tasks.scenes, rule, watcher),
             left_out=left_out_states(tasks.scenes),
             trained_physics_version=made.provenance.get("era"),
         )

@@ -128,7 +128,7 @@ class RoundScheduler:
             result = trajectory.result
             recorded = self._recorder.take(result.spec)
             kept = candidates_of(trajectory.steps, recorded.calls) if self._proposes else None
-            self._store.add(*_stored(recorded, result, digest), kept)
+            self._store.add(*stored_episode(recorded, result, digest), kept)
             self._runner.store.release(trajectory.steps)
             self._ended(result.spec, result, results)
         self._sampler.broken.add(version, self._broken)
@@ -305,15 +305,29 @@ def open_run_store(run_dir: Path, info: EnvInfo, demos: Demos, candidates: int =
     Raises:
         UserError: what the simulator shows has no place in a data set, or the store is of other demonstrations.
     """
+    spec = frames_of(info, demos.mixture.parts[0].samples.data.info)
+    kept = {"candidates": candidates} if candidates else {}
+    return EpisodeStore(run_dir / STORE, spec, {"demonstrations": demos.digest} | kept)
+
+
+def frames_of(info: EnvInfo, said: dict[str, Any]) -> DatasetSpec:
+    """What the frames of a simulator's episodes hold.
+
+    Args:
+        info: of the simulator.
+        said: info.json of a data set of the same robot, which names the numbers of its features; {} without one.
+
+    Raises:
+        UserError: LeRobot's layout has no place for them.
+    """
     height, width = info.image_shape
     fps = round(info.control_hz)
     if fps < 1 or not same_rate(fps, info.control_hz):
         raise UserError(
-            f"--algorithm imitate keeps episodes in LeRobot's layout, which needs a whole number of control steps a "
-            f"second: suite '{info.suite}' has {info.control_hz:g}."
+            f"episodes are kept in LeRobot's layout, which needs a whole number of control steps a second: suite "
+            f"'{info.suite}' has {info.control_hz:g}."
         )
-    said = demos.mixture.parts[0].samples.data.info
-    spec = DatasetSpec(
+    return DatasetSpec(
         info.cameras,
         height if height == width else (height, width),
         _names(said, STATE, info.proprio_dim),
@@ -321,8 +335,6 @@ def open_run_store(run_dir: Path, info: EnvInfo, demos: Demos, candidates: int =
         fps,
         str(said.get("robot_type", "unknown")),
     )
-    kept = {"candidates": candidates} if candidates else {}
-    return EpisodeStore(run_dir / STORE, spec, {"demonstrations": demos.digest} | kept)
 
 
 def _names(info: dict[str, Any], feature: str, count: int) -> tuple[str, ...]:
@@ -333,7 +345,8 @@ def _names(info: dict[str, Any], feature: str, count: int) -> tuple[str, ...]:
     return tuple(f"{feature.rpartition('.')[2]}_{k}" for k in range(count))
 
 
-def _stored(recorded: RecordedEpisode, result: EpisodeResult, digest: str) -> tuple[Episode, EpisodeInfo]:
+def stored_episode(recorded: RecordedEpisode, result: EpisodeResult, digest: str) -> tuple[Episode, EpisodeInfo]:
+    """An episode that ended as a store takes it. digest: `weights_digest` of the policy that acted."""
     spec, count = recorded.spec, len(recorded.action)
     last = np.arange(count) == count - 1
     human = np.array(recorded.human)

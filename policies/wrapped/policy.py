@@ -81,7 +81,11 @@ class WrappedPolicy(nn.Module):
     def traits(self) -> PolicyTraits:
         """See `PolicyTraits`."""
         draws = isinstance(self.action_head, VelocityField)
-        return PolicyTraits(critic=None if self.value_head is None else "value_head.", noisy_imitation=draws)
+        return PolicyTraits(
+            critic=None if self.value_head is None else "value_head.",
+            noisy_imitation=draws,
+            summarise=None if self.action_head.features is None else self._summarise,
+        )
 
     @property
     def device(self) -> torch.device:
@@ -139,6 +143,13 @@ class WrappedPolicy(nn.Module):
         """Actions [N, H, A] -> action tokens int64 [N, H * A], of a head of tokens."""
         head: Any = self.action_head
         return head.encode(self._normalised(actions))
+
+    @torch.no_grad()
+    def _summarise(self, images: Tensor, proprio: Tensor, instruction: list[str]) -> Tensor:
+        """What the network gives the critic to read: float32 [N, W]."""
+        features = self.action_head.read(self.module, self._seen(images, proprio, instruction, None))[1]
+        assert features is not None, "the head checks it"
+        return features.float()
 
     def _normalised(self, actions: Tensor) -> Tensor:
         return (actions.to(self.device) - self.offset) / self.scale

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -14,21 +14,37 @@ from embodied_rl.rng import EpisodeStream, philox
 from embodied_rl.sim.checks import check_env_ids
 from embodied_rl.sim.stepping import bounded_actions
 from embodied_rl.sim.wrappers.forwarding import VecEnvWrapper
-from embodied_rl.types import Array, ChunkResult, EpisodeSpec
+from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 from embodied_rl.vec_env import VecEnv
 
 Expert = Callable[[], Array]
 """The next action [A] in [-1, 1], from the simulator's present state."""
 
 
+class Watcher(Protocol):
+    """Looks on at every decision of an episode, and says when it is going to fail."""
+
+    chunk_len: int
+    """Control steps of a decision."""
+
+    def see(self, shown: Observation) -> Any:
+        """What one observation says: of it alone, whatever is shown beside it."""
+        ...
+
+    def alarm(self, sights: Sequence[Any], instruction: str) -> bool:
+        """Whether the last decision of these raises an alarm."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class TakeoverRule:
-    """When the expert takes an episode over; it follows from the episode's seed alone.
+    """When the expert takes an episode over; it follows from the episode alone.
 
     Args:
         kind: 'late': after `after` control steps in which the goal was not reached. 'share': in a random `share` of the
-            episodes, before a random one of the first `after` control steps.
-        after: control steps, at least 1.
+            episodes, before a random one of the first `after` control steps. 'detector': at the decision at which a
+            `Watcher` raises an alarm.
+        after: control steps, at least 1; not of 'detector'.
         share: of the episodes, 0 to 1; of 'share' alone.
 
     Raises:
@@ -39,7 +55,7 @@ class TakeoverRule:
         80
     """
 
-    kind: Literal["late", "share"] = "late"
+    kind: Literal["late", "share", "detector"] = "late"
     after: int = 80
     share: float = 0.5
 
@@ -50,7 +66,9 @@ class TakeoverRule:
             raise UserError(f"the share of the episodes that are taken over is 0 to 1, got {self.share}.")
 
     def first_step(self, spec: EpisodeSpec) -> int | None:
-        """The control step that is the expert's first, counted from 0; None: the episode is the policy's."""
+        """The control step that is the expert's first, counted from 0; None: the policy's until an alarm, if any."""
+        if self.kind == "detector":
+            return None
         if self.kind == "late":
             return self.after
         draws = philox(spec.seed, EpisodeStream.TAKEOVER)
@@ -59,7 +77,7 @@ class TakeoverRule:
 
 @dataclass(slots=True)
 class _Running:
-    """An episode in an env. first: its `TakeoverRule.first_step`."""
+    """An episode in an env. first: its `TakeoverRule.first_step`. sights: of its decisions, where one looks on."""
 
     spec: EpisodeSpec
     first: int | None
@@ -67,6 +85,7 @@ class _Running:
     won: bool = False
     over: bool = False
     expert: Expert | None = None
+    sights: list[Any] = field(default_factory=list)
 
     def alone(self, steps: int) -> int:
         """How many of the next `steps` control steps are the policy's."""
@@ -85,6 +104,7 @@ class ExpertTakeover(VecEnvWrapper):
         env: the one that runs, on the CPU.
         rule: when the expert takes over.
         expert: makes the expert of the episode that an env holds, when it takes over.
+        watcher: of the rule 'detector', and of it alone.
 
     Example:
         >>> env = ExpertTakeover(env, TakeoverRule("late", after=80), expert)
@@ -92,9 +112,17 @@ class ExpertTakeover(VecEnvWrapper):
         tensor([0, 4], dtype=torch.int32)
     """
 
-    def __init__(self, env: VecEnv, rule: TakeoverRule, expert: Callable[[int, EpisodeSpec], Expert]) -> None:
+    def __init__(
+        self,
+        env: VecEnv,
+        rule: TakeoverRule,
+        expert: Callable[[int, EpisodeSpec], Expert],
+        watcher: Watcher | None = None,
+    ) -> None:
+        if (rule.kind == "detector") != (watcher is not None):
+            raise ValueError("a watcher goes with rule 'detector'")
         super().__init__(env)
-        self._rule, self._expert = rule, expert
+        self._rule, self._expert, self._watcher = rule, expert, watcher
         self._running: dict[int, _Running] = {}
 
     def reset(self, env_ids: Sequence[int], episodes: Sequence[EpisodeSpec]) -> None:
@@ -102,6 +130,24 @@ class ExpertTakeover(VecEnvWrapper):
         super().reset(env_ids, episodes)
         for env_id, spec in zip(env_ids, episodes, strict=True):
             self._running[env_id] = _Running(spec, self._rule.first_step(spec))
+
+    def observe(self, env_ids: Sequence[int], out: Observation) -> Sequence[int] | None:
+        """As `VecEnv.observe`; whoever records looks between decisions too, when nobody decides."""
+        unseen = super().observe(env_ids, out)
+        if self._watcher is not None:
+            for row, env_id in enumerate(env_ids):
+                if row not in (unseen or ()) and env_id in self._running:
+                    self._watch(self._watcher, self._running[env_id], out.rows(slice(row, row + 1)))
+        return unseen
+
+    def _watch(self, watcher: Watcher, running: _Running, shown: Observation) -> None:
+        """Look on where the policy is about to decide, for the first time there."""
+        if running.over or running.won or running.first is not None:
+            return
+        if running.steps == len(running.sights) * watcher.chunk_len:
+            running.sights.append(watcher.see(shown))
+            if watcher.alarm(running.sights, shown.instruction[0]):
+                running.first = running.steps
 
     def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
         """As `VecEnv.step`."""

@@ -8,17 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from embodied_rl.algorithms.config import ImitateConfig, PPOConfig
 from embodied_rl.config.train import TrainConfig
 from embodied_rl.data.episodes import open_store
 from embodied_rl.errors import UserError
-from embodied_rl.sim.wrappers.takeover import TakeoverRule
+from embodied_rl.evaluation.detector import Detector
+from embodied_rl.evaluation.features import Watcher
+from embodied_rl.sim.wrappers.takeover import Expert, ExpertTakeover, TakeoverRule
 from embodied_rl.telemetry.metrics import read_metrics
 from embodied_rl.training.filtered_bc import STORE
+from embodied_rl.types import EpisodeSpec
 from tests.embodied_rl.rollout.test_help import with_expert
 from tests.embodied_rl.training import test_filtered_bc as rounds
-from tests.toy import ToyEnv
+from tests.embodied_rl.watching import SummarisingPolicy, toy_detector
+from tests.toy import CHUNK, ToyEnv
+
+LIMIT = 0.5
+"""Of the detector: some episodes of the toy raise an alarm."""
 
 
 @pytest.fixture
@@ -79,9 +87,84 @@ def test_a_rule_that_takes_nobody_over_changes_nothing(tmp_path: Path, monkeypat
     rounds.assert_same(tmp_path / "plain", tmp_path / "wrapped")
 
 
+def watched(envs: int, begun: SummarisingPolicy, detector: Detector) -> ExpertTakeover:
+    """As `with_expert`, under the rule 'detector'."""
+    env = ToyEnv(envs)
+
+    def expert(env_id: int, spec: EpisodeSpec) -> Expert:
+        return lambda: 4 * (env._goal[env_id] - env._position[env_id])
+
+    return ExpertTakeover(env, TakeoverRule("detector"), expert, Watcher(detector, begun))
+
+
+@pytest.fixture
+def detecting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., SummarisingPolicy]:
+    """Makes runs in which an expert takes over at a detector's alarm, in so many envs."""
+    usual = rounds.settings_of
+
+    def use(envs: int, seed: int = 0) -> SummarisingPolicy:
+        begun = SummarisingPolicy(seed)
+        detector = toy_detector(begun, LIMIT)
+
+        def settings_of(*words: Any, **options: Any) -> Any:
+            return replace(usual(*words, **options), people=watched(envs, begun, detector))
+
+        monkeypatch.setattr(rounds, "settings_of", settings_of)
+        return begun
+
+    return use
+
+
+def test_an_expert_comes_at_the_alarm_in_whatever_env_and_after_a_resume(
+    tmp_path: Path, detecting: Callable[..., SummarisingPolicy]
+) -> None:
+    begun = detecting(5)
+    rounds.run(tmp_path / "whole")
+    assert set(begun.asked[1:]) == {1}, "one observation at a time"
+    detector = toy_detector(begun, LIMIT)
+    store = open_store(tmp_path / "whole" / STORE)
+    data, keys = store.at(len(store.keys())), store.keys()
+    helped = 0
+    for number, key in enumerate(keys):
+        first, end = data.starts[number : number + 2]
+        human = data.columns.human[first:end]
+        sights, alarm = [], None
+        for row in range(first, end, CHUNK):
+            words = data.instruction[row]
+            shown = torch.from_numpy(data.images[[row]]), torch.from_numpy(data.state[[row]])
+            sights.append(detector.see(begun.summarise(*shown, [words]).numpy()[0], words))
+            if detector.alarm(sights, words):
+                alarm = row - first
+                break
+        assert store.info(key).human_steps == human.sum()
+        if alarm is None:
+            assert not human.any()
+        else:
+            assert not human[:alarm].any()
+            assert human[alarm:].all()
+        helped += alarm is not None
+    assert 3 < helped < len(keys) - 3
+    detecting(11)
+    rounds.run(tmp_path / "cut", rounds=2)
+    for key in range(2 * rounds.ROUND, 2 * rounds.ROUND + 5):
+        for path in (tmp_path / "whole" / STORE / "episodes").glob(f"{key:06d}.*"):
+            (tmp_path / "cut" / STORE / "episodes" / path.name).write_bytes(path.read_bytes())
+    lines = (tmp_path / "cut/metrics.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "cut/metrics.jsonl").write_text("".join(lines[:-1]))
+    rounds.run(tmp_path / "cut", resume=True)
+    rounds.assert_same(tmp_path / "whole", tmp_path / "cut")
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        ({"people": "expert", "people_rule": "detector"}, "--people-rule detector and --people-detector FILE go"),
+        ({"people": "expert", "people_detector": "d"}, "--people-rule detector and --people-detector FILE go"),
+        (
+            {"people": "expert", "people_rule": "detector", "people_detector": "d", "people_after": 20},
+            "--people-after does not apply to --people-rule detector",
+        ),
+        ({"people_rule": "detector", "people_detector": "d"}, "go with --people expert"),
         ({"people": "expert", "algorithm": PPOConfig(), "demos": ()}, "is for --algorithm imitate"),
         ({"people_after": 30}, "go with --people expert"),
         ({"people": "expert", "people_share": 0.3}, "goes with --people-rule share"),

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.wrappers.takeover import Expert, ExpertTakeover, TakeoverRule
-from embodied_rl.types import Array, ChunkResult, EpisodeSpec
+from embodied_rl.rollout.recording import RecordingVecEnv
+from embodied_rl.sim.wrappers.takeover import Expert, ExpertTakeover, TakeoverRule, Watcher
+from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 from embodied_rl.vec_env import VecEnv
 from tests.sim.contract import SuccessContract, VecEnvContract, draw, run, same_observations, same_results
 from tests.sim.test_contract import TOY_SUCCESS, Reset
@@ -20,14 +21,33 @@ from tests.toy_world import HORIZON, TASKS
 STILL = torch.zeros(1, 4, 2)
 
 
-def helped(num_envs: int, rule: TakeoverRule) -> ExpertTakeover:
+class WatchesX:
+    """Sees where the point is; raises an alarm where it is right of `limit` at a decision. seen: all that it saw."""
+
+    chunk_len = 2
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self.seen: list[float] = []
+
+    def see(self, shown: Observation) -> float:
+        assert len(shown.instruction) == 1, "one observation at a time"
+        self.seen.append(float(shown.proprio[0, 0]))
+        return self.seen[-1]
+
+    def alarm(self, sights: Sequence[float], instruction: str) -> bool:
+        assert "corner" in instruction
+        return sights[-1] > self.limit
+
+
+def helped(num_envs: int, rule: TakeoverRule, watcher: Watcher | None = None) -> ExpertTakeover:
     """The toy, and an expert that goes straight for the goal."""
     env = Reset(num_envs)
 
     def expert(env_id: int, spec: EpisodeSpec) -> Expert:
         return lambda: 4 * (env._goal[env_id] - env._position[env_id])
 
-    return ExpertTakeover(env, rule, expert)
+    return ExpertTakeover(env, rule, expert, watcher)
 
 
 class TestLate(VecEnvContract):
@@ -42,6 +62,13 @@ class TestShare(VecEnvContract):
 
     def make(self, num_envs: int) -> VecEnv:
         return helped(num_envs, TakeoverRule("share", after=3, share=0.5))
+
+
+class TestDetector(VecEnvContract):
+    tasks = tuple(TASKS)
+
+    def make(self, num_envs: int) -> VecEnv:
+        return helped(num_envs, TakeoverRule("detector"), WatchesX(0.3))
 
 
 class TestNobody(VecEnvContract, SuccessContract):
@@ -145,6 +172,51 @@ def test_it_does_not_matter_which_env_and_beside_whom() -> None:
     assert len(runs[0]) > 2
     np.testing.assert_array_equal(runs[0], runs[1])
     np.testing.assert_array_equal(runs[0], runs[2])
+
+
+RIGHT = torch.tensor([1.0, 0.0]).expand(1, 2, 2)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("beside", [False, True])
+def test_the_expert_comes_at_the_alarm_and_never_before(recorded: bool, beside: bool) -> None:
+    """Whoever records looks at every control step; the watcher looks where the policy decides, once."""
+    watcher = WatchesX(0.6)
+    takes_over = helped(2, TakeoverRule("detector"), watcher)
+    env: VecEnv = RecordingVecEnv(takes_over) if recorded else takes_over
+    ids = [0, 1] if beside else [1]
+    env.reset(ids, [spec(3 + 2 * env_id) for env_id in ids])
+    obs, positions, human = env.new_observation(2), [], []
+    for _ in range(HORIZON // 2):
+        env.observe(ids, obs.rows(slice(0, len(ids))))
+        positions.append(float(obs.proprio[len(ids) - 1, 0]))
+        result = env.step(ids, RIGHT.expand(len(ids), 2, 2))
+        human.append(int(result.human[-1]))
+        if (result.terminated | result.truncated).any():
+            break
+    first = next(number for number, x in enumerate(positions) if x > 0.6)
+    assert first > 0
+    assert human[:first] == [0] * first
+    assert all(human[first:])
+    if not beside:
+        assert watcher.seen == positions[: first + 1], "it does not look on after it has raised an alarm"
+
+
+def test_a_watcher_that_hears_nothing_changes_nothing() -> None:
+    nobody = helped(3, TakeoverRule("detector"), WatchesX(9.0))
+    with closing(Reset(3)) as plain, closing(nobody) as wrapped:
+        for env in (plain, wrapped):
+            env.reset([0, 1, 2], [spec(i) for i in range(3)])
+        actions = draw(plain.info, 3, 3, 0)
+        one, two = run(plain, [0, 1, 2], actions), run(wrapped, [0, 1, 2], actions)
+        same_results(one[0], two[0])
+        same_observations(one[1], two[1])
+
+
+def test_a_watcher_goes_with_its_rule_alone() -> None:
+    for rule, watcher in ((TakeoverRule("detector"), None), (TakeoverRule("late"), WatchesX(0.5))):
+        with pytest.raises(ValueError, match="a watcher goes with rule 'detector'"):
+            helped(1, rule, watcher)
 
 
 @pytest.mark.parametrize("bad", [{"after": 0}, {"kind": "share", "share": 1.5}])
