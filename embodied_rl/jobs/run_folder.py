@@ -24,6 +24,8 @@ from embodied_rl.utils.output import replace_text
 from embodied_rl.utils.words import counted
 
 CONFIG_FILE = "config.yaml"
+RECORDINGS = "recordings"
+"""Where a run on an arm has what the arm did, a file a session."""
 MAY_DIFFER = frozenset(
     {
         "output",
@@ -34,6 +36,7 @@ MAY_DIFFER = frozenset(
         "trace",
         "videos",
         "imports",
+        "robot_speed",
         "env.num_threads",
         "env.processes",
         "learner.num_processes",
@@ -46,7 +49,16 @@ MAY_DIFFER = frozenset(
 )
 """Keys of config.yaml that may be edited before a resume: how far and on what machine, not what is learned."""
 _BEFORE_CONFIG = frozenset(
-    {LOCK, RUN_INFO, f"{RUN_INFO}.partial", f"{CONFIG_FILE}.partial", "metrics.jsonl", "tensorboard", "wandb"}
+    {
+        LOCK,
+        RUN_INFO,
+        f"{RUN_INFO}.partial",
+        f"{CONFIG_FILE}.partial",
+        "metrics.jsonl",
+        "tensorboard",
+        "wandb",
+        RECORDINGS,
+    }
 )
 """What a start may leave in its folder if it is killed before it writes the config."""
 _KEYS_NAMED = 5
