@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,8 @@ from embodied_rl.types import Array
 _PERIOD_NS = 25_000_000
 _STEPS = 2
 """Messages for each of the expert's decisions, which it takes at the control rate."""
+_MOST = 0.6
+"""Share of the speed of training's controller at full action: what the gate never holds back is recorded as it was."""
 _TAKEOVER = "/embodied_rl/takeover"
 
 
@@ -70,13 +71,17 @@ class TwinPerson:
             due_ns = max(due_ns, self._clock.now_ns() - _PERIOD_NS)
 
     def _say(self, action: Array) -> None:
-        """The hand's speed is the one at which the controller of training would move under `action` [7]."""
         if not self._wanted.is_set():  # the last word is that the switch is open
             return
-        linear, angular = self._law.speeds(np.asarray(action, np.float64))
-        message: Any = self._twist()
-        message.twist.linear.x, message.twist.linear.y, message.twist.linear.z = map(float, linear)
-        message.twist.angular.x, message.twist.angular.y, message.twist.angular.z = map(float, angular)
+        twist, message = twist_of(action, self._law).tolist(), self._twist()
+        message.twist.linear.x, message.twist.linear.y, message.twist.linear.z = twist[:3]
+        message.twist.angular.x, message.twist.angular.y, message.twist.angular.z = twist[3:]
         self._engaged.publish(self._bool(data=True))
         self._gripper.publish(self._float(data=float(action[6])))
         self._twists.publish(message)
+
+
+def twist_of(action: Array, law: ControlLaw) -> Array:
+    """The velocity of a hand that does what an expert's action [7] asks for, but not too fast: m/s and rad/s [6]."""
+    slower = min(1.0, _MOST / max(float(np.abs(action[:6]).max()), 1e-9))
+    return np.concatenate(law.speeds(slower * np.asarray(action, np.float64)))
