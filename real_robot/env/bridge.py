@@ -27,7 +27,9 @@ from embodied_rl.utils.signals import stop_asked
 _EARLY_NS = 15_000_000
 """So long before a control step ends the next action is taken, so that there is no pause between two."""
 _PATIENCE_S, _PAUSE_S, _NEW_IMAGE_S, _TAKEN_S = 30.0, 0.1, 3.0, 3.0
-_HEARTBEAT_S = 0.02
+_HEARTBEAT_S, _SCENE_S = 0.02, 60.0
+_SEEDS = 10**15
+"""A message's numbers are smaller; the twin draws its looks and its noise by the seed."""
 _log = logging.getLogger("embodied_rl.live")
 
 
@@ -59,7 +61,7 @@ class TwinScene:
 
     def reset(self, episode: EpisodeSpec) -> str:
         """See `ArmScene.reset`."""
-        return self._twin.begin(episode.task, episode.init_state, episode.seed)
+        return self._twin.begin(episode.task, episode.init_state, episode.seed % _SEEDS, _SCENE_S)
 
     def succeeded(self) -> bool:
         """See `ArmScene.succeeded`."""

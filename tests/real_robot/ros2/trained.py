@@ -25,7 +25,7 @@ from embodied_rl.rollout.recording import RecordingVecEnv
 from embodied_rl.types import EpisodeSpec
 
 SUITE, TASK = "tabletop_goal", "turn_on_the_stove"
-SPEC = EpisodeSpec(4, f"{SUITE}/{TASK}", 51, seed=9)
+SPEC = EpisodeSpec(4, f"{SUITE}/{TASK}", 51, seed=2**62 + 9)
 PUSH = torch.tensor([0, 0.3, 0, 0, 0, 0, -1.0]).expand(1, 4, 7)
 AFTER = 8
 
