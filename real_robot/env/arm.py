@@ -18,6 +18,10 @@ class ArmStoppedError(ArmFailedError):
     """A person stopped the arm, or left its episode out: nothing is wrong with either, and it is run again."""
 
 
+class ArmBlockedError(ArmFailedError):
+    """The arm did not follow where the policy pushed it, and holds: the policy failed, and the episode counts."""
+
+
 @dataclass(frozen=True)
 class ArmView:
     """What the policy is shown: images uint8 [V,H,W,3], proprio float32 [P]."""

@@ -11,8 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from embodied_rl.real_robot.core.states import ArmState, Event, Transition
+from embodied_rl.real_robot.core.watchdog import TRACKING
 from embodied_rl.real_robot.deploy.remote import TwinRemote
-from embodied_rl.real_robot.env.arm import ArmFailedError, ArmStep, ArmStoppedError, ArmView
+from embodied_rl.real_robot.env.arm import ArmBlockedError, ArmFailedError, ArmStep, ArmStoppedError, ArmView
 from embodied_rl.real_robot.env.person import PersonStep, PersonSteps
 from embodied_rl.real_robot.record.bridge import BridgeRecorder
 from embodied_rl.real_robot.ros2.bridge import Bridge
@@ -233,9 +234,15 @@ class BridgeArm:
         if self.bridge.error is not None:
             raise self.bridge.error
         if self._loop.state is not ArmState.RUNNING:
-            stopped = self._loop.state is ArmState.ESTOPPED
-            kind = ArmStoppedError if stopped else ArmFailedError
-            raise kind(f"the arm is {self._loop.state}: {self._faults()}")
+            raise self._failed(f"the arm is {self._loop.state}: {self._faults()}")
+
+    def _failed(self, words: str) -> ArmFailedError:
+        """What an arm that does not go on is, by its state and its faults."""
+        if self._loop.state is ArmState.ESTOPPED:
+            return ArmStoppedError(words)
+        kinds = {fault.kind for fault in self._loop.runtime.faults(self._clock.now_ns())}
+        blocked = self._loop.state is ArmState.HOLDING and kinds == {TRACKING}
+        return (ArmBlockedError if blocked else ArmFailedError)(words)
 
     def _rest(self) -> None:
         """Take the arm from whoever has it, and disarm it once it rests."""
@@ -266,8 +273,8 @@ class BridgeArm:
             if self._loop.state in (ArmState.ESTOPPED, ArmState.HUMAN):
                 break
             threading.Event().wait(_PAUSE_S)
-        kind = ArmStoppedError if self._loop.state is ArmState.ESTOPPED else ArmFailedError
-        raise kind(f"{event} was refused: {refused}")
+        stopped = self._loop.state is ArmState.ESTOPPED
+        raise (ArmStoppedError if stopped else ArmFailedError)(f"{event} was refused: {refused}")
 
     def _faults(self) -> str:
         faults = self._loop.runtime.faults(self._clock.now_ns())

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from embodied_rl.policy import action_array
-from embodied_rl.real_robot.env.arm import ArmFailedError, ArmStep, ArmStoppedError, ArmView, LiveArm
+from embodied_rl.real_robot.env.arm import ArmBlockedError, ArmFailedError, ArmStep, ArmStoppedError, ArmView, LiveArm
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 from embodied_rl.vec_env import EnvInfo, SimulatorFailed
 
@@ -40,7 +40,7 @@ class LiveVecEnv:
 
     A chunk is done step by step in the arm's own time. Success pays 1 and ends the episode; at the horizon the arm's
     judge has the last word. An episode in which the arm fails, as by its emergency stop, is reported as failed: it is
-    run again, never counted.
+    run again, never counted. One whose arm was pushed against something and holds is over, and failed.
 
     A person who takes an arm over does the rest of the chunk, and of those after it, without a horizon:
     `ChunkResult.human` counts these steps. Where the person lets go the episode ends and the judge says how, or the
@@ -173,7 +173,15 @@ class LiveVecEnv:
         done: list[Array] = []
         while len(done) < len(chunk) and not attempt.over:
             result.steps_taken[row] = len(done) + 1  # of a step that fails too
-            step = None if attempt.taken else arm.act(chunk[len(done)])
+            try:
+                step = None if attempt.taken else arm.act(chunk[len(done)])
+            except ArmBlockedError as error:
+                if not attempt.steps:
+                    raise  # there is no frame that could count
+                _log.warning("the episode is over, and failed: %s", error)
+                attempt.over = True
+                result.terminated[row] = True
+                break
             if step is None:
                 attempt.taken, step = True, arm.follow()
                 if step is None:

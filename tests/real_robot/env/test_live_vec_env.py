@@ -16,7 +16,7 @@ from embodied_rl.real_robot.core.gate import Command
 from embodied_rl.real_robot.core.robot import load_robot
 from embodied_rl.real_robot.core.runtime import ArmRuntime
 from embodied_rl.real_robot.core.states import ArmState, Event
-from embodied_rl.real_robot.env.arm import ArmFailedError, ArmStep, ArmStoppedError, ArmView, HumanStep
+from embodied_rl.real_robot.env.arm import ArmBlockedError, ArmFailedError, ArmStep, ArmStoppedError, ArmView, HumanStep
 from embodied_rl.real_robot.env.vec_env import LiveVecEnv
 from embodied_rl.rng import philox
 from embodied_rl.rollout.recording import RecordingVecEnv
@@ -225,6 +225,30 @@ def test_an_arm_that_fails_by_itself_is_no_arm_that_was_stopped(env: LiveVecEnv,
     result = env.step([0], push(4))
     assert result.failed.all()
     assert not result.lost.any(), "an arm that fails again and again is given up"
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_a_policy_that_pushes_the_arm_against_something_has_failed(env: LiveVecEnv, arm: CoreArm, steps: int) -> None:
+    """The episode counts; but where nothing of it is there it is run again."""
+    act, left = arm.act, [steps]
+
+    def blocked(action: Array) -> ArmStep | None:
+        if not left[0]:
+            raise ArmBlockedError("the arm is holding: tracking: 0.3 rad off")
+        left[0] -= 1
+        return act(action)
+
+    arm.act = blocked  # type: ignore[method-assign]
+    recorded = RecordingVecEnv(env)
+    recorded.reset([0], [SPEC])
+    recorded.observe([0], env.new_observation(1))
+    result = recorded.step([0], push(4))
+    assert bool(result.failed) is (steps == 0)
+    assert bool(result.terminated) is (steps == 2)
+    assert not (result.success | result.lost).any()
+    if steps:
+        assert int(result.steps_taken) == len(recorded.take(SPEC).action) == 2
+        assert arm.labels == [False]
 
 
 def test_an_arm_that_does_not_come_to_rest_costs_no_episode(env: LiveVecEnv, arm: CoreArm) -> None:
