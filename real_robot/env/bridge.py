@@ -123,6 +123,8 @@ class BridgeArm:
         self._wait_for_reset()
         self._rest()
         words = self._scene.reset(episode)
+        if isinstance(self._scene, TwinScene):
+            self.bridge.context.observations.restart()
         self.bridge.context.observations.instruction = words
         self._patiently(Event.ARM)
         self._person.begin(self._clock.now_ns())
