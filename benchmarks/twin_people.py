@@ -42,6 +42,8 @@ class TwinPeople:
     """Optimiser steps on them."""
     episodes: int = 20
     """Episodes of training."""
+    updates: int = 400
+    """Optimiser steps after these."""
     states: int = 15
     """Held-out states of each task, before and after."""
     after: int = 80
@@ -77,6 +79,7 @@ def _words(wanted: TwinPeople, start: Path, demos: Path, run: Path) -> tuple[obj
     return (
         *("tabletop", "--suite", SUITE, "--tasks", *TASKS, "--policy", "pi0", "--policy.checkpoint", start),
         *("--algorithm", "imitate", "--demos", demos, "--episodes", wanted.episodes),
+        *("--algorithm.steps", wanted.updates),
         *("--rollout.episodes-per-iteration", wanted.episodes, "--evaluation.states-per-task", wanted.states),
         *("--robot", "twin", "--robot-speed", wanted.speed, "--people", "expert", "--people-after", wanted.after),
         *("--seed", wanted.seed, "--output", run),
