@@ -43,9 +43,10 @@ class Replay(Lockstep):
     """
 
     def __init__(self, suite: str) -> None:
-        super().__init__(_Nobody(), suite, Twin())
+        nobody: Any = _Nobody()
+        super().__init__(nobody, suite, Twin())
 
-    def end(self, task: str, state: int, seed: int, actions: Array, decisions: Sequence[int]) -> Array:
+    def end(self, task: str, state: int, seed: int, actions: Array, decisions: Array | Sequence[int]) -> Array:
         """Where the tool rests after an episode's actions [3], m in the arm's base frame.
 
         Args:

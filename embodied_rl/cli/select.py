@@ -14,7 +14,7 @@ from embodied_rl.cli.parse import flag_words, flags, parse, split_off, value_of,
 from embodied_rl.cli.suites import refuse_moved, with_suite
 from embodied_rl.config.earlier import as_written_today
 from embodied_rl.config.policies import POLICIES, OpenVLAConfig
-from embodied_rl.config.robot import as_real_arm, on_robot
+from embodied_rl.config.robot_run import as_real_arm, on_robot
 from embodied_rl.config.suites import STATE_SUITES, SUITE, SUITES, custom_suites, is_custom, register_hint, suite_named
 from embodied_rl.config.train import (
     KINDS,
@@ -62,6 +62,7 @@ saves and stops.
   --algorithm NAME  {", ".join(KINDS["algorithm"])} (ppo if not given)
   --scheduler NAME  {", ".join(KINDS["scheduler"])} (serial if not given)
   --demos DATA ...  {_wrapped("demonstrations, which --algorithm imitate needs, as sft reads them")}
+  --robot ARM       {_wrapped("run the episodes on an arm over ROS 2: twin, a simulated one, or your arm's file")}
   --episodes N      {_wrapped("how many training episodes, in place of --iterations: so many iterations as have them")}
   --env NAME        {_wrapped("simulator of the built-in suites and LIBERO's: mujoco, or warp (mujoco if not given)")}
   --recipe NAME     {_wrapped(", ".join(recipes.names()))}
