@@ -16,7 +16,7 @@ from tests.real_robot.ros2.trained import AFTER, SPEC, SUITE
 
 pytestmark = pytest.mark.process
 
-SPEED = "0.35"
+SPEED = "0.25"
 
 
 @pytest.fixture(scope="module")
