@@ -98,6 +98,17 @@ class Lockstep:
             state: Number of the initial state, and seed of the looks.
             horizon_s: Time from the start, s.
         """
+        begins_ns = self.begin(task, state, state)
+        now_ns = begins_ns
+        while now_ns < begins_ns + round(horizon_s * 1e9):
+            now_ns += TIMESTEP_NS
+            self._advance(now_ns)
+            if now_ns % STEP_NS == 0 and self.plant.succeeded():
+                return True
+        return False
+
+    def begin(self, task: str, state: int, seed: int) -> int:
+        """Reset the scene, arm and start; the time then, ns."""
         assert self._ros.gripper is not None
         options, chunk_len = BridgeOptions(), self._policy.chunk_len
         config = ExecutorConfig(
@@ -113,20 +124,13 @@ class Lockstep:
         self._observations = Observations(
             self._loop, CAMERAS, Proprio(self._robot.chain, self._ros.base), self._robot.chain
         )
-        self._observations.instruction = self.plant.reset(task, state, seed=state)
+        self._observations.instruction = self.plant.reset(task, state, seed)
         positions = self.plant.joints()[0]
         self._follower, self._finger = TrajectoryFollower(positions[:7]), float(positions[7])
         self._images: deque[tuple[int, int, np.ndarray]] = deque()
         self._answer: tuple[int, Chunk] | None = None
-        self._asked_ns, self._decision, self._seed = -1, 0, state
-        begins_ns = self._begin()
-        now_ns = begins_ns
-        while now_ns < begins_ns + round(horizon_s * 1e9):
-            now_ns += TIMESTEP_NS
-            self._advance(now_ns)
-            if now_ns % STEP_NS == 0 and self.plant.succeeded():
-                return True
-        return False
+        self._asked_ns, self._decision, self._seed = -1, 0, seed
+        return self._begin()
 
     def _begin(self) -> int:
         """Let the scene settle, arm and start; the time then, ns."""

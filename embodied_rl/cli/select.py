@@ -14,6 +14,7 @@ from embodied_rl.cli.parse import flag_words, flags, parse, split_off, value_of,
 from embodied_rl.cli.suites import refuse_moved, with_suite
 from embodied_rl.config.earlier import as_written_today
 from embodied_rl.config.policies import POLICIES, OpenVLAConfig
+from embodied_rl.config.robot_run import as_real_arm, on_robot
 from embodied_rl.config.suites import STATE_SUITES, SUITE, SUITES, custom_suites, is_custom, register_hint, suite_named
 from embodied_rl.config.train import (
     KINDS,
@@ -64,6 +65,7 @@ saves and stops.
   --scheduler NAME  {", ".join(KINDS["scheduler"])} (serial if not given)
   --demos DATA ...  {_wrapped("demonstrations, which --algorithm imitate and steer need, as sft reads them")}
   --data DATA ...   {_wrapped("learn without a simulator: demonstrations, and episodes that export wrote")}
+  --robot ARM       {_wrapped("run the episodes on an arm over ROS 2: twin, a simulated one, or your arm's file")}
   --episodes N      {_wrapped("how many training episodes, in place of --iterations: so many iterations as have them")}
   --env NAME        {_wrapped("simulator of the built-in suites and LIBERO's: mujoco, or warp (mujoco if not given)")}
   --recipe NAME     {_wrapped(", ".join(recipes.names()))}
@@ -147,7 +149,10 @@ def select(argv: Sequence[str]) -> Selection:
     config = replace(config, imports=tuple(dict.fromkeys((*config.imports, *imported()))))
     kinds = {"policy": policy, "algorithm": algorithm, "scheduler": scheduler, "env": simulator}
     _check_applicable(words, kinds, flags(config))
-    config = parse(TrainConfig, words, f"train {benchmark}", _suited(config, named, file, words), _usage(words))
+    suited = _suited(config, named, file, words)
+    if (robot := value_of(words, "--robot")) and not file.get("robot"):
+        suited = on_robot(suited, robot, value_of(words, "--suite"))
+    config = as_real_arm(parse(TrainConfig, words, f"train {benchmark}", suited, _usage(words)))
     if episodes is not None:
         config = replace(config, iterations=iterations_of(config, episodes))
     config.check()

@@ -12,12 +12,15 @@ from pathlib import Path
 from embodied_rl.cli.launch import LAUNCHED, end_with_launcher, launch
 from embodied_rl.cli.select import Selection, select
 from embodied_rl.config.policies import PolicyObjectConfig
+from embodied_rl.config.robot import TWIN, is_real
 from embodied_rl.config.suites import suite_named
 from embodied_rl.config.train import AUTO, TrainConfig, kind_of, read_yaml
 from embodied_rl.errors import UserError
 from embodied_rl.jobs.run_folder import CONFIG_FILE, existing_run, new_run
 from embodied_rl.policies.checkpoints.hub import is_repository
 from embodied_rl.policies.checkpoints.shipped import is_shipped
+from embodied_rl.real_robot.core.robot import robot_path
+from embodied_rl.real_robot.ros2.environment import enter, ros_environment
 from embodied_rl.telemetry.metrics import need_tracker
 from embodied_rl.utils.output import try_file, try_folder
 from embodied_rl.utils.plugins import import_words
@@ -38,6 +41,10 @@ def main(argv: list[str]) -> int:
     processes = num_processes(chosen)
     if processes > 1 and not place.launched:
         return launch(processes, [sys.executable, "-m", "embodied_rl", "train", *argv, *import_words()])
+    if robot := _in_file(chosen, "robot") if chosen.config is None else chosen.config.robot:
+        twin = robot == TWIN
+        environment = ros_environment(domain=1 + os.getpid() % 100 if twin else None, loopback=twin)
+        enter("embodied_rl", ["train", *argv, *import_words()], environment)
     end_with_launcher()
     command = shlex.join(["embodied-rl", "train", *argv, *import_words()])
     if chosen.resume:
@@ -65,13 +72,18 @@ def num_processes(chosen: Selection) -> int:
     """How many ranks the command asks for; a resumed run has as many as it had, unless told."""
     if chosen.config is not None:
         return chosen.config.learner.num_processes
-    assert chosen.resume is not None
     if chosen.processes is not None:
         return chosen.processes
-    path = chosen.resume / CONFIG_FILE
-    learner = read_yaml(path).get("learner") if path.is_file() else None
+    learner = _in_file(chosen, "learner")
     found = learner.get("num_processes") if isinstance(learner, dict) else None
-    return found if isinstance(found, int) else 1  # what is wrong with the file is said when the run is claimed
+    return found if isinstance(found, int) else 1
+
+
+def _in_file(chosen: Selection, key: str) -> object:
+    """What the config of the run that is resumed says; what is wrong with the file is said when the run is claimed."""
+    assert chosen.resume is not None
+    path = chosen.resume / CONFIG_FILE
+    return read_yaml(path).get(key) if path.is_file() else None
 
 
 def _train_as_worker() -> None:
@@ -104,7 +116,10 @@ def _check(config: TrainConfig, benchmark: str) -> None:
     """Raise UserError for what can be refused without torch."""
     from embodied_rl.sim.libero.protocol import protocol
 
-    shows_images = bool(config.data) or suite_named(config.suite).observes == "images"  # before anything is said of it
+    if config.robot:
+        robot_path(config.robot)
+    anything = bool(config.data) or is_real(config.robot)
+    suite = None if anything else suite_named(config.suite)  # before anything is said about it
     protocol(config.protocol)  # raises for an unknown one
     if config.trace:
         try_file("--trace", Path(config.trace))
@@ -117,7 +132,8 @@ def _check(config: TrainConfig, benchmark: str) -> None:
             f"policy {config.policy.class_name} was passed to embodied_rl.train as an object: register it "
             "(embodied_rl.register_policy) and name it with --policy."
         )
-    if config.policy.checkpoint or (config.policy.observes == "images" and shows_images):
+    needed = config.policy.observes == "images" and (suite is None or suite.observes == "images")
+    if config.policy.checkpoint or needed:
         _check_checkpoint(kind_of("policy", config.policy), config.policy.checkpoint)
 
 

@@ -53,7 +53,7 @@ _LATER: dict[str, dict[str, Any]] = {
 
 def with_later_options(data: Mapping[str, Any]) -> dict[str, Any]:
     """A run's whole config with the options that came after it was written."""
-    found = {"imports": [], "demos": [], "data": [], **data}
+    found = {"imports": [], "demos": [], "data": [], "robot": "", "robot_speed": 1.0, **data}
     algorithm = data.get("algorithm")
     if isinstance(algorithm, Mapping):
         found["algorithm"] = {**_LATER.get(str(algorithm.get("name")), {}), **algorithm}

@@ -29,6 +29,7 @@ from embodied_rl.config.imitation_checks import (
 from embodied_rl.config.offline import APPLY, OFFLINE_SUITE, check_data
 from embodied_rl.config.policies import POLICIES, FlowPolicyConfig, OpenVLAConfig, PolicyConfig, PolicyObjectConfig
 from embodied_rl.config.policy_checks import check_flow_policy
+from embodied_rl.config.robot import check_robot
 from embodied_rl.config.suites import SUITE, check_simulator, find_suite, register_hint
 from embodied_rl.config.training_episodes import LEVEL, SHARE, check_changes, check_perturb
 from embodied_rl.errors import UserError, suggest
@@ -94,6 +95,11 @@ class TrainConfig:
     """Control steps until the expert takes over."""
     people_share: Expert[float] = USUAL_RULE[2]
     """With --people-rule share: which share of the episodes the expert takes over."""
+    robot: Expert[str] = ""
+    """Run the episodes on an arm over ROS 2, with --algorithm imitate: twin, a simulated one; a shipped arm or the path
+    of your arm's file, where a person sets the scene and --task says in words what is to be done."""
+    robot_speed: Expert[float] = 1.0
+    """The twin's seconds in a second: below 1 where the computer is too busy for real time."""
     iterations: int = 30
     """Policy updates."""
     seed: int = 0
@@ -178,6 +184,7 @@ class TrainConfig:
         if isinstance(self.algorithm, ImitateConfig):
             check_imitate(self.algorithm, self.learner, self.rollout, self.scheduler, self.policy, self.autotune)
         check_fresh_states(table, self.algorithm, self.train_states)
+        check_robot(self)
         if self.autotune and getattr(self.policy, "compile", False):
             raise UserError(
                 "--autotune would take the compiler's time for the policy's: run it without "

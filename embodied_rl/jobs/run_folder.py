@@ -26,6 +26,8 @@ from embodied_rl.utils.words import counted
 CONFIG_FILE = "config.yaml"
 DETECTOR = "detector.safetensors"
 """The run's copy of --people-detector."""
+RECORDINGS = "recordings"
+"""Where a run on an arm has what the arm did, a file a session."""
 MAY_DIFFER = frozenset(
     {
         "output",
@@ -36,6 +38,7 @@ MAY_DIFFER = frozenset(
         "trace",
         "videos",
         "imports",
+        "robot_speed",
         "env.num_threads",
         "env.processes",
         "learner.num_processes",
@@ -48,7 +51,17 @@ MAY_DIFFER = frozenset(
 )
 """Keys of config.yaml that may be edited before a resume: how far and on what machine, not what is learned."""
 _BEFORE_CONFIG = frozenset(
-    {LOCK, RUN_INFO, f"{RUN_INFO}.partial", f"{CONFIG_FILE}.partial", DETECTOR, "metrics.jsonl", "tensorboard", "wandb"}
+    {
+        LOCK,
+        RUN_INFO,
+        f"{RUN_INFO}.partial",
+        f"{CONFIG_FILE}.partial",
+        DETECTOR,
+        "metrics.jsonl",
+        "tensorboard",
+        "wandb",
+        RECORDINGS,
+    }
 )
 """What a start may leave in its folder if it is killed before it writes the config."""
 _KEYS_NAMED = 5

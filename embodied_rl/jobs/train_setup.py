@@ -19,6 +19,7 @@ from embodied_rl.autotune.tune import Tuning, further_devices, tune
 from embodied_rl.config.env import CustomEnvConfig, EnvConfig, one_env, scenes
 from embodied_rl.config.imitation_checks import need_demos
 from embodied_rl.config.policies import PolicyObjectConfig
+from embodied_rl.config.robot import is_real
 from embodied_rl.config.suites import find_suite
 from embodied_rl.config.train import TrainConfig, kind_of
 from embodied_rl.config.training_episodes import check_changes
@@ -33,6 +34,7 @@ from embodied_rl.factory.made_for import as_learned, need_as_learned, suite_of
 from embodied_rl.factory.premises import left_out_states, require_train_states
 from embodied_rl.factory.run_config import envs_of_rank, new_view, resolve, with_step_discount
 from embodied_rl.factory.scenes import pick_renderer
+from embodied_rl.factory.suite_env import SuiteEnv
 from embodied_rl.factory.suites import Tasks, asked, load, open_tasks, opened_by_user
 from embodied_rl.factory.tasks import LIBERO_SUITES, bundles_digest
 from embodied_rl.factory.view import View, training_episodes, view_of
@@ -40,6 +42,7 @@ from embodied_rl.jobs.run_info import check_bundles
 from embodied_rl.jobs.train_demos import RunDemos, open_demos
 from embodied_rl.jobs.train_people import open_watcher
 from embodied_rl.jobs.train_policy import RunPolicy, check_policy, loaded, new, passed
+from embodied_rl.jobs.train_robot import open_robot, real_tasks
 from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.reward_model import SIMULATOR_REWARD, RewardModel
 from embodied_rl.rewards.open import open_reward
@@ -189,7 +192,8 @@ def open_run(config: TrainConfig, overrides: Overrides, console: Console, *, res
         acting_device(config.scheduler.act_device, made.policy)  # refused before anything is written
     if config.autotune:
         config = find_schedule(config, tasks, None if made is None else made.policy, console).config
-    with open_tasks(tasks, envs_of_rank(config.env), _view(config, made)) as env:
+    robot = open_robot(config, tasks, _view(config, made), console) if config.robot else None
+    with robot.env if robot else open_tasks(tasks, envs_of_rank(config.env), _view(config, made)) as env:
         if made is None:
             made = new(config, env)
             if made.device != config.device:
@@ -200,7 +204,7 @@ def open_run(config: TrainConfig, overrides: Overrides, console: Console, *, res
         demos = open_demos(config, made.policy, env.info, console) if config.demos else None
         known = join_states(made.trained, {} if config.train_states == "fresh" else train)  # none of the suite's own
         states = RunStates(train, env.heldout_states, known if demos is None else demos.joined(known))
-        rule, watcher = TakeoverRule(*config.takeover_rule), open_watcher(config, made.policy)
+        people = robot.people if robot else _people(config, env, tasks, made.policy)
         yield RunSetup(
             config,
             env if overrides.env is None else overrides.env,
@@ -212,10 +216,16 @@ def open_run(config: TrainConfig, overrides: Overrides, console: Console, *, res
             overrides,
             tasks.instructions,
             demos=demos,
-            people=None if config.people == "none" else with_people(env, tasks.scenes, rule, watcher),
+            people=people,
             left_out=left_out_states(tasks.scenes),
             trained_physics_version=made.provenance.get("era"),
         )
+
+
+def _people(config: TrainConfig, env: SuiteEnv, tasks: Tasks, policy: Any) -> VecEnv | None:
+    """The simulator of training's episodes where the scripted expert takes some of them over."""
+    rule, watcher = TakeoverRule(*config.takeover_rule), open_watcher(config, policy)
+    return None if config.people == "none" else with_people(env, tasks.scenes, rule, watcher)
 
 
 def _tasks(config: TrainConfig, overrides: Overrides, *, resumed: bool) -> tuple[TrainConfig, Tasks]:
@@ -229,6 +239,8 @@ def _tasks(config: TrainConfig, overrides: Overrides, *, resumed: bool) -> tuple
             config, suite=overrides.env.info.suite, tasks=(), env=CustomEnvConfig(num_envs=overrides.env.num_envs)
         )
         return config, opened_by_user(overrides.env)
+    if is_real(config.robot):
+        return config, real_tasks(config)
     config = with_step_discount(config, resumed=resumed)
     if not resumed:
         begun, key = (getattr(config.policy, name, None) for name in ("checkpoint", "unnorm_key"))

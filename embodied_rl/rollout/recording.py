@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -35,6 +36,15 @@ class RecordedEpisode:
     """The goal held after the last control step."""
 
 
+@runtime_checkable
+class MovingVecEnv(Protocol):
+    """A `VecEnv` in its own time, such as a real arm: it goes on while it is looked at in the middle of a chunk."""
+
+    def glance(self, env_ids: Sequence[int], out: Observation) -> Sequence[int] | None:
+        """As `VecEnv.observe`, without making anything wait."""
+        ...
+
+
 class RecordingVecEnv:
     """`VecEnv` that keeps what happens in `env`, which is stepped one control step at a time and drawn at each.
 
@@ -54,6 +64,7 @@ class RecordingVecEnv:
         self.num_envs = env.num_envs
         self.info: EnvInfo = env.info
         self._env = env
+        self._look = env.glance if isinstance(env, MovingVecEnv) else env.observe
         self._open: dict[int, RecordedEpisode] = {}
         self._between = env.new_observation(env.num_envs)
         self._bounds = np.asarray(env.info.action_low, np.float32), np.asarray(env.info.action_high, np.float32)
@@ -84,7 +95,7 @@ class RecordingVecEnv:
             ids = [env_ids[row] for row in going]
             if k:
                 shown = self._between.rows(slice(0, len(ids)))
-                self._see(ids, shown, self._env.observe(ids, shown) or ())
+                self._see(ids, shown, self._look(ids, shown) or ())
             part = self._env.step(ids, actions[going, k : k + 1]).to("cpu")
             done = self._done(actions[going, k], part)
             executed[going, k] = torch.from_numpy(done) * part.steps_taken[:, None]

@@ -20,6 +20,14 @@ class Interrupted(KeyboardInterrupt):
     """The user asked to stop; the message says how to go on."""
 
 
+_ENTERED: list[StopRequest] = []
+
+
+def stop_asked() -> bool:
+    """Whether a `StopRequest` of this process was asked to stop: for what waits long between two of its checks."""
+    return any(request.asked for request in _ENTERED)
+
+
 class StopRequest:
     """While entered, the first signal of `STOPPING` only sets `asked` and calls `on_ask`; the second acts as usual.
 
@@ -42,11 +50,13 @@ class StopRequest:
         immune = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         heard = [number for number in STOPPING if number != signal.SIGHUP or not immune]
         self._previous = {number: signal.signal(number, self._handle) for number in heard}
+        _ENTERED.append(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        _ENTERED.remove(self)
         self._restore()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:

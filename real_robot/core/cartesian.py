@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from embodied_rl.real_robot.core.kinematics import Origin
 
 _MAX_SUBSTEP_S = 0.002
+_STEADY_STEPS = 50
 AS_TRAINED = Origin()
 """A base that is turned as the world of training is."""
 
@@ -40,6 +42,26 @@ class ControlLaw:
     kp: float = 150.0
     kd: float = 2.0 * math.sqrt(150.0)
     grip_rate: float = 5.0
+
+    @cached_property
+    def share(self) -> float:
+        """Share of what an action asks for that the tool moves in a control step, where the same is asked on and on.
+
+        Less than kp / kd in the time of a step: the goal is set once in it, from where the tool is as it begins.
+        """
+        substeps = math.ceil(1 / self.rate_hz / _MAX_SUBSTEP_S - 1e-9)
+        seconds, speed, moved = 1 / self.rate_hz / substeps, 0.0, 0.0
+        for _ in range(_STEADY_STEPS):
+            moved = 0.0
+            for _ in range(substeps):
+                speed += seconds * (self.kp * (1 - moved) - self.kd * speed)
+                moved += seconds * speed
+        return moved
+
+    def speeds(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The steady velocities [3], m/s and rad/s along training's axes, of an action [7] in [-1, 1]."""
+        share = self.share * self.rate_hz
+        return share * self.position_scale * action[:3], share * self.rotation_scale * action[3:6]
 
 
 def rotation_matrix(vector: np.ndarray) -> np.ndarray:

@@ -37,6 +37,10 @@ class WatchdogLimits:
     tracking_error: float
 
 
+TRACKING = "tracking"
+"""The kind of the fault of an arm that does not follow its set points, as one that is pushed against something."""
+
+
 @dataclass(frozen=True)
 class Fault:
     """One reason to hold.
@@ -189,7 +193,7 @@ class Watchdog:
             worst, most = worst_ns / NANOSECONDS, self._jitter_ns / NANOSECONDS
             found.append(Fault("jitter", f"a tick was {worst:.4f} s off, at most {most:.4f}"))
         if self._lost_track:
-            found.append(Fault("tracking", self._lost_track))
+            found.append(Fault(TRACKING, self._lost_track))
         found += [Fault(kind, detail) for (kind, _), detail in self._noted.items() if detail]
         return tuple(found)
 

@@ -41,7 +41,7 @@ class Keys:
 
     def __init__(self) -> None:
         if not sys.stdin.isatty():
-            raise UserError("a real arm is started by a person at a terminal: run deploy in one")
+            raise UserError("a real arm is started by a person at a terminal: run this in one")
         self._file = sys.stdin.fileno()
         self._before: list[Any] = []
 

@@ -132,6 +132,7 @@ class TwinRemote:
         self._spoilt = dict[str, str]()
         self._episode = session.node.create_publisher(String, TOPICS["episode"], qos.latched())
         self._faults = session.node.create_publisher(String, TOPICS["faults"], qos.event())
+        self._person = session.node.create_publisher(String, TOPICS["person"], qos.event())
         state = TOPICS["state"]
         session.node.create_subscription(
             String, state, self.subscriptions.on(state, TWIN, self._on_state), qos.latched()
@@ -151,6 +152,10 @@ class TwinRemote:
         if not self.wait(lambda: self.state.get("number") == number and self.state["seconds"] >= _SETTLED_S, seconds):
             raise UserError(f"the twin did not begin {task} in {seconds:.0f} s")
         return str(self.state["instruction"])
+
+    def take_over(self, acts: bool = True) -> None:
+        """The scripted expert takes the arm over as a person would, or lets the dead man's switch go."""
+        self._person.publish(self._text(data=json.dumps({"acts": acts})))
 
     def drop_cameras(self, *cameras: str) -> None:
         """These cameras send nothing from now on; none: all send again."""

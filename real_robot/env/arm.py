@@ -14,6 +14,14 @@ class ArmFailedError(RuntimeError):
     """The arm cannot go on: it was e-stopped, or what it measures is missing. Its episode is lost."""
 
 
+class ArmStoppedError(ArmFailedError):
+    """A person stopped the arm, or left its episode out: nothing is wrong with either, and it is run again."""
+
+
+class ArmBlockedError(ArmFailedError):
+    """The arm did not follow where the policy pushed it, and holds: the policy failed, and the episode counts."""
+
+
 @dataclass(frozen=True)
 class ArmView:
     """What the policy is shown: images uint8 [V,H,W,3], proprio float32 [P]."""
@@ -50,6 +58,10 @@ class LiveArm(Protocol):
         """The newest pictures and the joints of their time; of a person's arm those as the step of `follow` began."""
         ...
 
+    def glance(self) -> ArmView:
+        """As `see`, in the middle of a chunk: what is there now. An arm that moves does not wait for newer pictures."""
+        ...
+
     def act(self, action: Array) -> ArmStep | None:
         """Do one control step, through the safety gate.
 
@@ -75,6 +87,14 @@ class LiveArm(Protocol):
 
     def judge(self) -> bool:
         """At the horizon, after a last step without success: whether the goal holds all the same."""
+        ...
+
+    def end(self, success: bool | None) -> None:
+        """Bring the arm to rest and let nobody move it until `begin`; its record says how the episode ended.
+
+        Args:
+            success: None where the episode is lost.
+        """
         ...
 
     def close(self) -> None:
@@ -103,7 +123,7 @@ class HumanStep:
 
         Raises:
             UserError: The task has no instruction.
-            ArmFailedError: The human typed 'skip'.
+            ArmStoppedError: The human typed 'skip'.
         """
         words = self.instructions.get(episode.task)
         if words is None:
@@ -112,7 +132,7 @@ class HumanStep:
             f"episode {episode.episode_id}: {words}. Set up state {episode.init_state}, then Enter (skip: leave out) "
         )
         if self.ask(shown).strip() == "skip":
-            raise ArmFailedError("skipped by the human")
+            raise ArmStoppedError("skipped by the human")
         return words
 
     def succeeded(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -10,8 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from embodied_rl.real_robot.core.states import ArmState, Event, Transition
+from embodied_rl.real_robot.core.watchdog import TRACKING
 from embodied_rl.real_robot.deploy.remote import TwinRemote
-from embodied_rl.real_robot.env.arm import ArmFailedError, ArmStep, ArmView
+from embodied_rl.real_robot.env.arm import ArmBlockedError, ArmFailedError, ArmStep, ArmStoppedError, ArmView
 from embodied_rl.real_robot.env.person import PersonStep, PersonSteps
 from embodied_rl.real_robot.record.bridge import BridgeRecorder
 from embodied_rl.real_robot.ros2.bridge import Bridge
@@ -21,11 +23,15 @@ from embodied_rl.real_robot.ros2.events import Event as BridgeEvent
 from embodied_rl.real_robot.ros2.options import BridgeOptions
 from embodied_rl.real_robot.ros2.session import Session
 from embodied_rl.types import Array, EpisodeSpec
+from embodied_rl.utils.signals import stop_asked
 
 _EARLY_NS = 15_000_000
 """So long before a control step ends the next action is taken, so that there is no pause between two."""
 _PATIENCE_S, _PAUSE_S, _NEW_IMAGE_S, _TAKEN_S = 30.0, 0.1, 3.0, 3.0
-_HEARTBEAT_S = 0.02
+_HEARTBEAT_S, _SCENE_S = 0.02, 60.0
+_SEEDS = 10**15
+"""A message's numbers are smaller; the twin draws its looks and its noise by the seed."""
+_log = logging.getLogger("embodied_rl.live")
 
 
 class ArmScene(Protocol):
@@ -56,7 +62,7 @@ class TwinScene:
 
     def reset(self, episode: EpisodeSpec) -> str:
         """See `ArmScene.reset`."""
-        return self._twin.begin(episode.task, episode.init_state, episode.seed)
+        return self._twin.begin(episode.task, episode.init_state, episode.seed % _SEEDS, _SCENE_S)
 
     def succeeded(self) -> bool:
         """See `ArmScene.succeeded`."""
@@ -114,11 +120,11 @@ class BridgeArm:
 
     def begin(self, episode: EpisodeSpec) -> str:
         """See `LiveArm.begin`."""
-        if self._loop.state in (ArmState.RUNNING, ArmState.HUMAN):
-            self.bridge.fire(Event.HOLD)
-        if self._loop.state is ArmState.HOLDING:
-            self._patiently(Event.DISARM)  # once it rests
+        self._wait_for_reset()
+        self._rest()
         words = self._scene.reset(episode)
+        if isinstance(self._scene, TwinScene):
+            self.bridge.context.observations.restart()
         self.bridge.context.observations.instruction = words
         self._patiently(Event.ARM)
         self._person.begin(self._clock.now_ns())
@@ -139,6 +145,15 @@ class BridgeArm:
                 return self._view(tuple(seen.images.values()), seen.proprio)
             observations.wait(_PAUSE_S)
         raise ArmFailedError(f"no new pictures for {_NEW_IMAGE_S:.0f} s: {self._faults()}")
+
+    def glance(self) -> ArmView:
+        """See `LiveArm.glance`."""
+        if self._human:
+            return self.see()
+        seen = self.bridge.context.observations.take(self._clock.now_ns())
+        if seen is None:
+            raise ArmFailedError(f"no pictures: {self._faults()}")
+        return self._view(tuple(seen.images.values()), seen.proprio)
 
     def act(self, action: Array) -> ArmStep | None:
         """See `LiveArm.act`."""
@@ -165,7 +180,7 @@ class BridgeArm:
         if isinstance(step, Transition):
             self._followed, self._seen_from_ns = self._followed + 1, step.time_ns
             if step.after is ArmState.ESTOPPED:
-                raise ArmFailedError(f"the arm is {step.after}: {self._faults()}")
+                raise ArmStoppedError(f"the arm is {step.after}: {self._faults()}")
             return None
         return ArmStep(step.action, self._scene.succeeded())
 
@@ -180,6 +195,12 @@ class BridgeArm:
     def judge(self) -> bool:
         """See `LiveArm.judge`."""
         return self._scene.judge()
+
+    def end(self, success: bool | None) -> None:
+        """See `LiveArm.end`."""
+        if success is not None:
+            self.bridge.label("success" if success else "failure")
+        self._rest()
 
     def close(self) -> None:
         """See `LiveArm.close`; ends the bridge."""
@@ -215,7 +236,33 @@ class BridgeArm:
         if self.bridge.error is not None:
             raise self.bridge.error
         if self._loop.state is not ArmState.RUNNING:
-            raise ArmFailedError(f"the arm is {self._loop.state}: {self._faults()}")
+            raise self._failed(f"the arm is {self._loop.state}: {self._faults()}")
+
+    def _failed(self, words: str) -> ArmFailedError:
+        """What an arm that does not go on is, by its state and its faults."""
+        if self._loop.state is ArmState.ESTOPPED:
+            return ArmStoppedError(words)
+        kinds = {fault.kind for fault in self._loop.runtime.faults(self._clock.now_ns())}
+        blocked = self._loop.state is ArmState.HOLDING and kinds == {TRACKING}
+        return (ArmBlockedError if blocked else ArmFailedError)(words)
+
+    def _rest(self) -> None:
+        """Take the arm from whoever has it, and disarm it once it rests."""
+        if self._loop.state in (ArmState.RUNNING, ArmState.HUMAN):
+            self.bridge.fire(Event.HOLD)
+        if self._loop.state in (ArmState.HOLDING, ArmState.ARMED):
+            self._patiently(Event.DISARM)
+
+    def _wait_for_reset(self) -> None:
+        """Wait until a person has reset the emergency stop, or wants the run to end."""
+        if self._loop.state is ArmState.ESTOPPED:
+            _log.warning("the arm is e-stopped: look at it and reset it (/embodied_rl/reset), then the run goes on")
+        while self._loop.state is ArmState.ESTOPPED:
+            if self.bridge.error is not None:
+                raise self.bridge.error
+            if stop_asked():
+                raise ArmStoppedError("the run was asked to stop while the arm is e-stopped")
+            threading.Event().wait(_PAUSE_S)
 
     def _patiently(self, event: Event) -> None:
         """Try again until the watchdog is content with the new scene."""
@@ -228,7 +275,8 @@ class BridgeArm:
             if self._loop.state in (ArmState.ESTOPPED, ArmState.HUMAN):
                 break
             threading.Event().wait(_PAUSE_S)
-        raise ArmFailedError(f"{event} was refused: {refused}")
+        stopped = self._loop.state is ArmState.ESTOPPED
+        raise (ArmStoppedError if stopped else ArmFailedError)(f"{event} was refused: {refused}")
 
     def _faults(self) -> str:
         faults = self._loop.runtime.faults(self._clock.now_ns())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import cv2
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from embodied_rl.policy import action_array
-from embodied_rl.real_robot.env.arm import ArmFailedError, ArmStep, ArmView, LiveArm
+from embodied_rl.real_robot.env.arm import ArmBlockedError, ArmFailedError, ArmStep, ArmStoppedError, ArmView, LiveArm
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 from embodied_rl.vec_env import EnvInfo, SimulatorFailed
 
@@ -23,6 +23,7 @@ class _Attempt:
     """The episode that an arm is in.
 
     taken: a person has the arm. helped: a person had it. failed: the episode was lost before or between steps.
+    stopped: by a person.
     """
 
     instruction: str
@@ -31,6 +32,7 @@ class _Attempt:
     taken: bool = False
     helped: bool = False
     failed: bool = False
+    stopped: bool = False
 
 
 class LiveVecEnv:
@@ -38,7 +40,7 @@ class LiveVecEnv:
 
     A chunk is done step by step in the arm's own time. Success pays 1 and ends the episode; at the horizon the arm's
     judge has the last word. An episode in which the arm fails, as by its emergency stop, is reported as failed: it is
-    run again, never counted.
+    run again, never counted. One whose arm was pushed against something and holds is over, and failed.
 
     A person who takes an arm over does the rest of the chunk, and of those after it, without a horizon:
     `ChunkResult.human` counts these steps. Where the person lets go the episode ends and the judge says how, or the
@@ -67,7 +69,7 @@ class LiveVecEnv:
             try:
                 self._attempts[env_id] = _Attempt(self._arms[env_id].begin(episode))
             except ArmFailedError as error:
-                self._attempts[env_id] = _Attempt("", failed=True)
+                self._attempts[env_id] = _Attempt("", failed=True, stopped=isinstance(error, ArmStoppedError))
                 _log.warning("arm %d, episode %d: %s", env_id, episode.episode_id, error)
 
     def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
@@ -79,19 +81,30 @@ class LiveVecEnv:
             try:
                 self._run_chunk(self._arms[env_id], attempt, chunks[row], result, row)
             except ArmFailedError as error:
-                attempt.failed = True
+                attempt.failed, attempt.stopped = True, isinstance(error, ArmStoppedError)
                 _log.warning("arm %d: %s", env_id, error)
             if attempt.failed:
                 attempt.over = True
-                result.failed[row] = True
+                result.failed[row], result.lost[row] = True, attempt.stopped
                 result.terminated[row] = result.truncated[row] = result.success[row] = False
                 result.reward[row] = 0.0
                 result.human[row] = 0
                 result.steps_taken[row] = max(int(result.steps_taken[row]), 1)
+            if attempt.over:
+                self._end(env_id, None if attempt.failed else bool(result.success[row]))
         return result
 
     def observe(self, env_ids: Sequence[int], out: Observation) -> list[int] | None:
         """See `VecEnv.observe`."""
+        return self._observe(env_ids, out, lambda arm: arm.see())
+
+    def glance(self, env_ids: Sequence[int], out: Observation) -> list[int] | None:
+        """As `observe`, between the control steps of a chunk: arms that move are not made to wait."""
+        return self._observe(env_ids, out, lambda arm: arm.glance())
+
+    def _observe(
+        self, env_ids: Sequence[int], out: Observation, look: Callable[[LiveArm], ArmView]
+    ) -> list[int] | None:
         lost = []
         for row, env_id in enumerate(env_ids):
             attempt = self._attempts[env_id]
@@ -100,7 +113,7 @@ class LiveVecEnv:
             try:
                 if attempt.failed:
                     raise ArmFailedError("its episode is lost")
-                seen = self._see(env_id)
+                seen = self._checked(look(self._arms[env_id]))
             except ArmFailedError as error:
                 _log.warning("arm %d: %s", env_id, error)
                 attempt.failed = True
@@ -114,7 +127,7 @@ class LiveVecEnv:
     def frame(self, env_id: int, camera: str, size: int) -> Array:
         """See `VecEnv.frame`: the camera's newest picture, brought to that size."""
         try:
-            seen = self._see(env_id)
+            seen = self._checked(self._arms[env_id].see())
         except ArmFailedError as error:
             raise SimulatorFailed(str(error)) from error
         image = seen.images[self.info.cameras.index(camera)]
@@ -136,9 +149,16 @@ class LiveVecEnv:
             raise ValueError(f"env {env_id} holds no running episode: reset it first")
         return attempt
 
-    def _see(self, env_id: int) -> ArmView:
-        """What the arm sees; `ArmFailedError` unless it is what `info` says."""
-        seen, info = self._arms[env_id].see(), self.info
+    def _end(self, env_id: int, success: bool | None) -> None:
+        """An episode is over, and counts however the arm comes to rest: `begin` tries again where it does not."""
+        try:
+            self._arms[env_id].end(success)
+        except ArmFailedError as error:
+            _log.warning("arm %d: %s", env_id, error)
+
+    def _checked(self, seen: ArmView) -> ArmView:
+        """What an arm sees; `ArmFailedError` unless it is what `info` says."""
+        info = self.info
         shape = (len(info.cameras), *info.image_shape, 3)
         if seen.images.shape != shape or seen.proprio.shape != (info.proprio_dim,):
             found = f"pictures {seen.images.shape} and proprio {seen.proprio.shape}"
@@ -153,7 +173,15 @@ class LiveVecEnv:
         done: list[Array] = []
         while len(done) < len(chunk) and not attempt.over:
             result.steps_taken[row] = len(done) + 1  # of a step that fails too
-            step = None if attempt.taken else arm.act(chunk[len(done)])
+            try:
+                step = None if attempt.taken else arm.act(chunk[len(done)])
+            except ArmBlockedError as error:
+                if not attempt.steps:
+                    raise  # there is no frame that could count
+                _log.warning("the episode is over, and failed: %s", error)
+                attempt.over = True
+                result.terminated[row] = True
+                break
             if step is None:
                 attempt.taken, step = True, arm.follow()
                 if step is None:

@@ -209,9 +209,9 @@ class BridgeRecorder:
         self._sink.record(step)
 
     def _human_action(self, began: _Pose, ended: _Pose) -> np.ndarray:
-        """[7] in [-1, 1]: the steady speed of an action of 1 is kp / kd times its scale."""
+        """[7] in [-1, 1]: those actions, one after the other, bring training's controller as far as the human went."""
         law, seconds = self._law, max((ended.time_ns - began.time_ns) / 1e9, 1e-9)
-        speed = law.kp / law.kd * seconds
+        speed = law.share * law.rate_hz * seconds
         moved = self._to_training @ (ended.position - began.position) / (speed * law.position_scale)
         turned = self._to_training @ _rotation_vector(began.quaternion, ended.quaternion) / (speed * law.rotation_scale)
         if began.width is not None and ended.width is not None and abs(ended.width - began.width) > _SAME_WIDTH:

@@ -23,6 +23,7 @@ from embodied_rl.real_robot.ros2.loop import ControlLoop, Output
 from embodied_rl.real_robot.ros2.operator import Operator
 from embodied_rl.real_robot.ros2.options import JOIN_S, REST_S, BridgeOptions
 from embodied_rl.real_robot.ros2.parameters import declare_parameters
+from embodied_rl.real_robot.ros2.preflight import Check, checks
 from embodied_rl.real_robot.ros2.recording import BridgeRecording
 from embodied_rl.real_robot.ros2.report import Reporter
 from embodied_rl.real_robot.ros2.session import Session
@@ -62,7 +63,8 @@ class Bridge:
         self.context: BridgeContext = make_context(session, options, clients, metadata)
         declare_parameters(session.node, options)
         self._recording = BridgeRecording(self.context, Path(options.record)) if options.record else None
-        self._inputs = Inputs(self.context, EpisodeBook(self.loop, self.context.inference))
+        self._episodes = EpisodeBook(self.loop, self.context.inference)
+        self._inputs = Inputs(self.context, self._episodes)
         self._operator = Operator(self.context, self._inputs)
         self._reporter = Reporter(self.context, self._inputs, self._recording)
         self._arm: ArmAdapter | None = None
@@ -91,6 +93,18 @@ class Bridge:
     def fire(self, event: Event) -> str:
         """Fire an event as somebody's wish, as the services do: why it was refused; empty where it was done."""
         return self._operator.fire(event)
+
+    def release(self) -> str:
+        """A person gives the arm back, as the service does: why that was refused; empty where it was done."""
+        return self._operator.release()
+
+    def preflight(self) -> list[Check]:
+        """What must hold before the arm is armed, as the service finds it."""
+        return checks(self.context, self._inputs)
+
+    def label(self, outcome: str) -> None:
+        """Say how the running or the last episode ended, such as 'success', for the recording."""
+        self._episodes.say(outcome, self.context.clock.now_ns())
 
     def start(self) -> None:
         """Run callbacks, and be active."""

@@ -73,6 +73,12 @@ class Observations:
         self._loop.note("camera", problem, camera)
         return problem
 
+    def restart(self) -> None:
+        """Compare pictures from here on: a simulator has put the arm elsewhere, which is no motion of it."""
+        self._live = {name: LiveView() for name in self.cameras}
+        for camera in self.cameras:
+            self._loop.note("camera", "", camera)
+
     def _stuck(self, camera: str, image: np.ndarray, stamp_ns: int) -> str:
         """Why a picture is taken for an old one; '' where it is new, or nobody knows how the arm moved."""
         measured = None if self._chain is None else self._loop.measured(stamp_ns)

@@ -72,14 +72,19 @@ class Operator:
         self.wants_to_run = event in (Event.START, Event.RESUME)
         return ""
 
+    def release(self) -> str:
+        """A person gives the arm back: why that was refused; empty where it was done."""
+        transition = self._context.loop.release(self._context.clock.now_ns())
+        return "" if transition.accepted else transition.reason
+
     def _serve(self, event: Event, request: Any, response: Any) -> Any:
         response.message = self.fire(event)
         response.success = not response.message
         return response
 
     def _release(self, request: Any, response: Any) -> Any:
-        transition = self._context.loop.release(self._context.clock.now_ns())
-        response.success, response.message = transition.accepted, "" if transition.accepted else transition.reason
+        response.message = self.release()
+        response.success = not response.message
         return response
 
     def _accept_policy(self, request: Any, response: Any) -> Any:

@@ -21,6 +21,8 @@ from embodied_rl.real_robot.ros2.policy_health import policy_problem
 
 STOP = "emergency stop"
 """The name of the check of the button."""
+POLICY = "policy"
+"""The name of the check of the server's answers."""
 LIMITS = "limits that hold"
 """The name of the table that a person confirms."""
 
@@ -131,15 +133,15 @@ def _policy(context: BridgeContext) -> Check:
     """Whether the server answers, and an arm that moves could use the answers."""
     report, loop = context.inference.report, context.loop
     if not context.observations.instruction:
-        return Check("policy", False, "there is no instruction yet: publish one to ~/instruction")
+        return Check(POLICY, False, "there is no instruction yet: publish one to ~/instruction")
     problem = policy_problem(report, loop, context.clock.now_ns())
     if not report.answer_ms:
-        return Check("policy", False, problem)
+        return Check(POLICY, False, problem)
     median, length = float(np.median(report.answer_ms)), context.metadata["chunk_len"]
     words = f"{report.policy}; answers in {median:.0f} ms, {loop.delay_steps} of {length} steps after the picture"
     if unknown := unknown_task(context.observations.instruction, context.inference.metadata):
         words += f"; CAUTION: {unknown}"
-    return Check("policy", not problem, f"{words}; {problem}" if problem else words)
+    return Check(POLICY, not problem, f"{words}; {problem}" if problem else words)
 
 
 def _stop(context: BridgeContext, inputs: Inputs) -> Check:

@@ -17,8 +17,10 @@ class _Spinning:
     node: Any
     executor: Any
     thread: threading.Thread
+    closing: threading.Event
 
     def close(self) -> None:
+        self.closing.set()
         self.executor.shutdown(timeout_sec=2.0)
         if self.thread.is_alive() and threading.current_thread() is not self.thread:
             self.thread.join(timeout=5.0)
@@ -46,6 +48,7 @@ class Session:
     def __init__(self, name: str, *, managed: bool = False) -> None:
         try:
             import rclpy
+            from rclpy.exceptions import InvalidHandle
             from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
             from rclpy.lifecycle import LifecycleNode
             from rclpy.node import Node
@@ -55,6 +58,7 @@ class Session:
                 f"rclpy cannot be imported ({error}): source ROS 2's setup.bash, or run `make ros2`"
             ) from error
         self._rclpy, self._ended, self._make = rclpy, ExternalShutdownException, (SingleThreadedExecutor, Node)
+        self._gone = InvalidHandle
         self.context = rclpy.Context()
         rclpy.init(context=self.context, signal_handler_options=SignalHandlerOptions.NO)
         self.node: Any = (LifecycleNode if managed else Node)(name, context=self.context)
@@ -108,14 +112,19 @@ class Session:
     def _spinning(self, node: Any) -> _Spinning:
         executor = self._make[0](context=self.context)
         executor.add_node(node)
-        thread = threading.Thread(target=self._spin, args=(executor,), name=f"{node.get_name()} callbacks", daemon=True)
-        return _Spinning(node, executor, thread)
+        closing, name = threading.Event(), f"{node.get_name()} callbacks"
+        thread = threading.Thread(target=self._spin, args=(executor, closing), name=name, daemon=True)
+        return _Spinning(node, executor, thread, closing)
 
-    def _spin(self, executor: Any) -> None:
+    def _spin(self, executor: Any, closing: threading.Event) -> None:
         try:
             executor.spin()
         except self._ended:
             return
+        except self._gone as error:  # a callback that ran on as its executor ended
+            if not closing.is_set():
+                self.error = error
+                raise
         except BaseException as error:
             self.error = error
             raise

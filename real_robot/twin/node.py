@@ -19,6 +19,7 @@ from embodied_rl.real_robot.ros2.messages import Each, Kind, Many, MessageError,
 from embodied_rl.real_robot.ros2.session import Session
 from embodied_rl.real_robot.twin.follower import Point, TrajectoryFollower
 from embodied_rl.real_robot.twin.options import TOPICS, TwinOptions
+from embodied_rl.real_robot.twin.person import TwinPerson
 from embodied_rl.real_robot.twin.plant import CAMERAS, Difference, Plant
 from embodied_rl.rng import TwinStream, philox
 
@@ -28,6 +29,7 @@ _MOST_BEHIND_NS = 200_000_000
 _JUDGE_NS = 50_000_000
 EPISODE: dict[str, Kind] = {"number": int, "task": str, "state": int, "seed": int}
 FAULTS: dict[str, Kind] = {"dropped": Many(str), "deaf": bool, "spoilt": Each(str)}
+PERSON: dict[str, Kind] = {"acts": bool}
 
 
 class TwinNode:
@@ -58,6 +60,8 @@ class TwinNode:
         node.create_subscription(Float64MultiArray, config.gripper.topic, self._gripper, qos.command())
         node.create_subscription(String, TOPICS["episode"], self._episode, qos.latched())
         node.create_subscription(String, TOPICS["faults"], self._inject, qos.event())
+        node.create_subscription(String, TOPICS["person"], self._on_person, qos.event())
+        self._person = TwinPerson(session, self.plant, self._clock)
         self._lock, self._stopping = threading.Lock(), threading.Event()
         self._commands: deque[tuple[int, Any]] = deque()
         self._late: deque[tuple[int, int, Any]] = deque()
@@ -74,7 +78,11 @@ class TwinNode:
         self.plant.images()  # the first one compiles the renderer's kernels, which takes long
         self._threads = [
             threading.Thread(target=run, name=name, daemon=True)
-            for name, run in (("physics", self._run_physics), ("cameras", self._run_cameras))
+            for name, run in (
+                ("physics", self._run_physics),
+                ("cameras", self._run_cameras),
+                ("person", self._run_person),
+            )
         ]
         self.error: BaseException | None = None
 
@@ -129,6 +137,17 @@ class TwinNode:
         if (faults := self._read(TOPICS["faults"], message, FAULTS)) is not None:
             self._dropped, self._deaf = set(faults["dropped"]), faults["deaf"]
             self._spoilt, self._held = faults["spoilt"], {}
+
+    def _on_person(self, message: Any) -> None:
+        if (wanted := self._read(TOPICS["person"], message, PERSON)) is not None:
+            self._person.act(wanted["acts"])
+
+    def _run_person(self) -> None:
+        try:
+            self._person.run(self._stopping)
+        except BaseException as error:
+            self.error = error
+            raise
 
     def _read(self, topic: str, message: Any, kind: dict[str, Kind]) -> dict[str, Any] | None:
         """What was said; None, with a line in the log, where it is no such message."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 
-TOPICS = {"episode": "/twin/episode", "state": "/twin/state", "faults": "/twin/faults"}
-"""Beyond an arm's topics: which episode to begin, how it stands, which faults to inject (all JSON in String)."""
+TOPICS = {"episode": "/twin/episode", "state": "/twin/state", "faults": "/twin/faults", "person": "/twin/person"}
+"""Beyond an arm's topics: which episode to begin, how it stands, which faults to inject, whether the scripted expert
+takes the arm over as a person would (all JSON in String)."""
 
 
 @dataclass(frozen=True, kw_only=True)

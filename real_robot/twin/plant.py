@@ -15,7 +15,8 @@ from embodied_rl.sim.mujoco.goal import compile_goal
 from embodied_rl.sim.perturb import Perturber
 from embodied_rl.sim.render import make_renderer
 from embodied_rl.sim.tabletop import load_suite
-from embodied_rl.types import EpisodeSpec
+from embodied_rl.sim.tabletop.expert import Expert
+from embodied_rl.types import Array, EpisodeSpec
 
 CAMERAS = ("agentview", "robot0_eye_in_hand")
 LOOKS = ("camera", "light", "texture")
@@ -149,6 +150,18 @@ class Plant:
         with self._lock:
             held = self._running().judge()
         return bool(len(held) and held.all())
+
+    def expert(self) -> Expert:
+        """A scripted expert of the running episode's task, before its first step."""
+        with self._lock:
+            expert = Expert(self._tasks[self._loaded], self._running().model)
+        expert.reset()
+        return expert
+
+    def advice(self, expert: Expert) -> Array:
+        """What an expert would do now: an action of training, float64 [7] in [-1, 1]."""
+        with self._lock:
+            return expert.act(self._running().data)
 
     def images(self, size: int | None = None) -> np.ndarray:
         """Every camera's picture of the present state: uint8 [2, H, W, 3]."""

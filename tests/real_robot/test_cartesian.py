@@ -65,6 +65,8 @@ def test_full_deltas_get_27_percent_of_the_way() -> None:
     share = (reference.position - before)[0] / 0.05
     assert share == pytest.approx(LAW.kp / (LAW.kd + LAW.kp * 0.025) * 0.05, rel=0.02)
     assert 0.26 < share < 0.28
+    assert pytest.approx(share, rel=1e-9) == LAW.share
+    np.testing.assert_allclose(LAW.speeds(np.array([1.0, 0, 0, 0, -1.0, 0, 0])), [[share, 0, 0], [0, -10 * share, 0]])
 
 
 def test_one_delta_is_reached_as_a_critically_damped_mass_does() -> None:

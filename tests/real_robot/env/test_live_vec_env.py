@@ -16,7 +16,7 @@ from embodied_rl.real_robot.core.gate import Command
 from embodied_rl.real_robot.core.robot import load_robot
 from embodied_rl.real_robot.core.runtime import ArmRuntime
 from embodied_rl.real_robot.core.states import ArmState, Event
-from embodied_rl.real_robot.env.arm import ArmFailedError, ArmStep, ArmView, HumanStep
+from embodied_rl.real_robot.env.arm import ArmBlockedError, ArmFailedError, ArmStep, ArmStoppedError, ArmView, HumanStep
 from embodied_rl.real_robot.env.vec_env import LiveVecEnv
 from embodied_rl.rng import philox
 from embodied_rl.rollout.recording import RecordingVecEnv
@@ -41,6 +41,8 @@ class CoreArm:
         take_in: Control steps of the policy until a person takes over; None: never.
         hand: What the person does then, one joint-wise action a control step; the person lets go after the last.
         ended: Whether the person disarms the arm after that.
+        labels: What its record was told of each episode.
+        glances: How often it was looked at in the middle of a chunk.
     """
 
     def __init__(self) -> None:
@@ -50,6 +52,8 @@ class CoreArm:
         self.take_in: int | None = None
         self.hand: list[Array] = []
         self.ended, self.closed = False, False
+        self.labels: list[bool | None] = []
+        self.glances = 0
 
     def begin(self, episode: EpisodeSpec) -> str:
         self.runtime = ArmRuntime(ROBOT, ())  # a script drives it home
@@ -66,6 +70,10 @@ class CoreArm:
         shade = np.clip(128 + 400 * (self.joints[:2] - ROBOT.home[:2]), 1, 255).astype(np.uint8)
         images = np.broadcast_to(shade[:, None, None, None], (2, 16, 16, 3)).copy()
         return ArmView(images, np.append(self.joints - ROBOT.home, self.now / 1e9).astype(np.float32))
+
+    def glance(self) -> ArmView:
+        self.glances += 1
+        return self.see()
 
     def act(self, action: Array) -> ArmStep | None:
         if self.take_in is not None:
@@ -98,11 +106,15 @@ class CoreArm:
         for _ in range(TICKS_PER_STEP):
             self._tick(self.target, by_hand=state is ArmState.HUMAN)
         if self.runtime.machine.state is not state:
-            raise ArmFailedError(f"the arm is {self.runtime.machine.state}")
+            stopped = self.runtime.machine.state is ArmState.ESTOPPED
+            raise (ArmStoppedError if stopped else ArmFailedError)(f"the arm is {self.runtime.machine.state}")
         return ArmStep(action, bool(self.joints[0] > ROBOT.home[0] + GOAL))
 
     def judge(self) -> bool:
         return bool(self.joints[1] > ROBOT.home[1] + GOAL)
+
+    def end(self, success: bool | None) -> None:
+        self.labels.append(success)
 
     def close(self) -> None:
         self.closed = True
@@ -173,7 +185,9 @@ def test_an_emergency_stop_loses_the_episode_and_the_next_reset_begins_another(e
     arm.break_in = 2
     result = env.step([0], push(4))
     assert result.failed.all()
+    assert result.lost.all(), "nothing is wrong with the episode"
     assert not (result.terminated | result.truncated | result.success).any()
+    assert arm.labels == [None]
     assert env.observe([0], env.new_observation(1)) == [0]
     with pytest.raises(ValueError, match="reset it first"):
         env.step([0], push(1))
@@ -199,6 +213,59 @@ def test_the_judge_has_the_last_word_at_the_horizon(env: LiveVecEnv, arm: CoreAr
     assert result.terminated.all()
     assert result.success.all()
     assert result.reward[0, HORIZON - 1] == 1
+    assert arm.labels == [True], "its record says so too"
+
+
+def test_an_arm_that_fails_by_itself_is_no_arm_that_was_stopped(env: LiveVecEnv, arm: CoreArm) -> None:
+    def fail(action: Array) -> ArmStep | None:
+        raise ArmFailedError("a camera is silent")
+
+    env.reset([0], [SPEC])
+    arm.act = fail  # type: ignore[method-assign]
+    result = env.step([0], push(4))
+    assert result.failed.all()
+    assert not result.lost.any(), "an arm that fails again and again is given up"
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_a_policy_that_pushes_the_arm_against_something_has_failed(env: LiveVecEnv, arm: CoreArm, steps: int) -> None:
+    """The episode counts; but where nothing of it is there it is run again."""
+    act, left = arm.act, [steps]
+
+    def blocked(action: Array) -> ArmStep | None:
+        if not left[0]:
+            raise ArmBlockedError("the arm is holding: tracking: 0.3 rad off")
+        left[0] -= 1
+        return act(action)
+
+    arm.act = blocked  # type: ignore[method-assign]
+    recorded = RecordingVecEnv(env)
+    recorded.reset([0], [SPEC])
+    recorded.observe([0], env.new_observation(1))
+    result = recorded.step([0], push(4))
+    assert bool(result.failed) is (steps == 0)
+    assert bool(result.terminated) is (steps == 2)
+    assert not (result.success | result.lost).any()
+    if steps:
+        assert int(result.steps_taken) == len(recorded.take(SPEC).action) == 2
+        assert arm.labels == [False]
+
+
+def test_an_arm_that_does_not_come_to_rest_costs_no_episode(env: LiveVecEnv, arm: CoreArm) -> None:
+    def fail(success: bool | None) -> None:
+        raise ArmFailedError("disarm was refused")
+
+    env.reset([0], [SPEC])
+    arm.end = fail  # type: ignore[method-assign]
+    assert env.step([0], push(HORIZON)).success.all()
+
+
+def test_a_chunk_that_is_recorded_is_looked_at_as_it_goes(env: LiveVecEnv, arm: CoreArm) -> None:
+    recorded = RecordingVecEnv(env)
+    recorded.reset([0], [SPEC])
+    recorded.observe([0], env.new_observation(1))
+    recorded.step([0], push(4))
+    assert arm.glances == 3, "the arm does not wait for newer pictures between the control steps of a chunk"
 
 
 def test_a_human_resets_skips_and_judges() -> None:

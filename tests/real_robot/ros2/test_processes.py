@@ -126,8 +126,8 @@ def test_a_person_who_takes_over_an_environments_arm_joins_its_episode(scenario:
     assert human >= 10
     assert len(said["actions"]) == len(said["proprio"]) == steps
     assert said["images"] > human / 2, "each frame is of its own time"
-    # the tool goes sideways at 0.1 m/s, for which an action of 1 would be 0.306
-    assert np.median([action[1] for action in said["actions"][-human:]]) == pytest.approx(0.1 / 0.306, rel=0.3)
+    # the tool goes sideways at 0.1 m/s, for which an action of 1 would be 0.267
+    assert np.median([action[1] for action in said["actions"][-human:]]) == pytest.approx(0.1 / 0.267, rel=0.3)
     assert said["proprio"][-1][1] - said["proprio"][-human][1] > 0.02
     recorded = [step for step in RecordingFile(folder / "helped.mcap").events(ControlStep) if step.intervention]
     np.testing.assert_allclose([step.action for step in recorded], said["actions"][-human:], atol=1e-6)
@@ -210,12 +210,12 @@ def test_a_takeover_becomes_training_data(recording: RecordingFile, tmp_path: Pa
     at = np.interp([step.time_ns for step in steps], list(moved), list(moved.values()))
     seconds = np.diff([step.time_ns for step in steps]) / 1e9
     # as training's controller would need it
-    asked = np.diff(at) / seconds / 0.306
+    asked = np.diff(at) / seconds / 0.267
     known = np.isfinite(asked)
     assert known.sum() >= 6, "but for the steps before the first set point"
     np.testing.assert_allclose(action[: len(seconds), 1][known], asked[known], rtol=1e-3, atol=1e-3)
     assert (np.abs(action[:, 1]) > 0.05).any(), "the arm moved"
-    assert action[:, 1].max() < 0.1 / 0.306 * 2
+    assert action[:, 1].max() < 0.1 / 0.267 * 2
     assert action[:, 1].min() > -0.1
     assert np.abs(np.median(action[:, [0, 2]], axis=0)).max() < 0.1
 
