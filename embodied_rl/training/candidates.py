@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from torch import Tensor
 
+from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.policies.steering import CANDIDATES, CHOSEN, SUMMARY, Steering, choose
-from embodied_rl.policy import ActMode, Policy, PolicyTraits
+from embodied_rl.policy import ActMode, PolicyTraits
 from embodied_rl.rng import DecisionRng
 from embodied_rl.rollout.observation_pool import StepRecord
 from embodied_rl.types import ActOutput, Array, Observation
@@ -26,7 +28,7 @@ class ProposingPolicy:
         count: chunks of a decision.
     """
 
-    def __init__(self, policy: Policy, count: int) -> None:
+    def __init__(self, policy: TrainablePolicy, count: int) -> None:
         self._policy, self._count = policy, count
         self.chunk_len, self.action_dim = policy.chunk_len, policy.action_dim
         self.terms_per_step, self.with_value = policy.terms_per_step, False
@@ -35,6 +37,10 @@ class ProposingPolicy:
     def traits(self) -> PolicyTraits:
         """As the policy's."""
         return self._policy.traits
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """As the policy's."""
+        return self._policy.state_dict()
 
     def act(self, obs: Observation, rng: DecisionRng, mode: ActMode) -> ActOutput:
         """As `Policy.act`; `replay` has the candidates too."""

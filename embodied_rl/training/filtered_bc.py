@@ -59,20 +59,19 @@ class RoundScheduler:
 
     Args:
         env: where episodes run.
-        policy: that acts, and learns between rounds.
+        policy: that acts, and learns between rounds. What a `ProposingPolicy` draws is kept with the episodes.
         sampler: says which episodes; groups of one.
         store: where they go.
         profiler: of the run.
         callbacks: see `Callbacks`.
         episodes: of a round.
         mode: how the policy acts.
-        candidates: chunks that it draws for each decision, kept with the episode; 0: the one that it takes.
     """
 
     def __init__(
         self,
         env: VecEnv,
-        policy: TrainablePolicy,
+        policy: TrainablePolicy | ProposingPolicy,
         sampler: EpisodeSampler,
         store: EpisodeStore,
         profiler: Profiler,
@@ -80,15 +79,14 @@ class RoundScheduler:
         *,
         episodes: int,
         mode: ActMode,
-        candidates: int = 0,
     ) -> None:
         self._policy, self._sampler, self._store = policy, sampler, store
         self._episodes = episodes
         self._mode: ActMode = mode
         self._on_episode = callbacks.on_episode
         self._recorder = RecordingVecEnv(env)
-        self._proposes = candidates > 0
-        acts: Any = ProposingPolicy(policy, candidates) if self._proposes else policy
+        self._proposes = isinstance(policy, ProposingPolicy)
+        acts: Any = policy
         self._runner = EnvRunner(
             self._recorder, acts, profiler, record=self._proposes, on_step=callbacks.check_interrupt
         )
@@ -290,7 +288,7 @@ def rate(step: int, steps: int) -> float:
     return rise * (_LAST_RATE + (1.0 - _LAST_RATE) * 0.5 * (1.0 + math.cos(math.pi * step / steps)))
 
 
-def weights_digest(policy: TrainablePolicy) -> str:
+def weights_digest(policy: TrainablePolicy | ProposingPolicy) -> str:
     """SHA-256 of a policy's weights and buffers: who acted in an episode."""
     digest = hashlib.sha256()
     for name, value in sorted(policy.state_dict().items()):
@@ -300,7 +298,7 @@ def weights_digest(policy: TrainablePolicy) -> str:
 
 
 def open_run_store(run_dir: Path, info: EnvInfo, demos: Demos, candidates: int = 0) -> EpisodeStore:
-    """The store of a run's episodes, in its folder. candidates: of `RoundScheduler`.
+    """The store of a run's episodes, in its folder. candidates: chunks that are kept of a decision.
 
     Raises:
         UserError: what the simulator shows has no place in a data set, or the store is of other demonstrations.

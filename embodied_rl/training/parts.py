@@ -15,6 +15,7 @@ from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.rollout.sampler import EpisodeSampler, TaskStates
 from embodied_rl.scheduler.base import Callbacks, Scheduler
 from embodied_rl.scheduler.make import make_scheduler
+from embodied_rl.training.candidates import ProposingPolicy
 from embodied_rl.training.filtered_bc import FilteredBC, RoundScheduler, open_run_store
 from embodied_rl.training.offline import OfflineBC, OfflineScheduler
 from embodied_rl.training.settings import TrainSettings
@@ -135,13 +136,12 @@ def _imitation(
         learner = FilteredBC(policy, config, settings.learner, demos, store, settings.seed)
     scheduler = RoundScheduler(
         env,
-        policy,
+        ProposingPolicy(policy, candidates) if candidates else policy,
         sampler,
         store,
         profiler,
         callbacks,
         episodes=settings.rollout.episodes_per_iteration,
         mode=mode,
-        candidates=candidates,
     )
     return RunParts(sampler, learner, scheduler)
