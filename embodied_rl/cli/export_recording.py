@@ -27,7 +27,7 @@ class ExportRecordingCommand:
 
     recordings: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """MCAP files of the recorder, in the order in which their episodes come; or the folder of one run of --algorithm
-    imitate, or of one evaluation with --keep."""
+    imitate or steer, or of one evaluation with --keep."""
     out: Path
     """Folder of the data set; it must not exist yet."""
     to: Literal["lerobot"] = "lerobot"

@@ -8,6 +8,7 @@ from typing import Any
 
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.config.env import AUTO, ENVS, CustomEnvConfig
+from embodied_rl.config.imitation_checks import USUAL_RULE
 from embodied_rl.config.policies import CUSTOM, CUSTOM_BEFORE, POLICIES, CustomPolicyConfig
 from embodied_rl.config.suites import SUITE, find_suite
 from embodied_rl.errors import UserError
@@ -50,10 +51,22 @@ _LATER: dict[str, dict[str, Any]] = {
 }
 """Options of algorithms that came later, with the value that says what runs of before did."""
 
+_NEW_KEYS: dict[str, Any] = {
+    **{name: [] for name in ("imports", "demos", "data")},
+    "people": "none",
+    "people_rule": USUAL_RULE[0],
+    "people_detector": "",
+    "people_after": USUAL_RULE[1],
+    "people_share": USUAL_RULE[2],
+    "robot": "",
+    "robot_speed": 1.0,
+}
+"""Keys of a whole config that came later, likewise."""
+
 
 def with_later_options(data: Mapping[str, Any]) -> dict[str, Any]:
     """A run's whole config with the options that came after it was written."""
-    found = {"imports": [], "demos": [], "data": [], "robot": "", "robot_speed": 1.0, **data}
+    found = _NEW_KEYS | data
     algorithm = data.get("algorithm")
     if isinstance(algorithm, Mapping):
         found["algorithm"] = {**_LATER.get(str(algorithm.get("name")), {}), **algorithm}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from embodied_rl.algorithms.config import ImitateConfig
+from embodied_rl.algorithms.config import ImitateConfig, SteerConfig
 from embodied_rl.config.train import TrainConfig, kind_of
 from embodied_rl.rewards.config import RewardConfig
 from embodied_rl.utils.words import counted
@@ -38,6 +38,8 @@ def demos_words(config: TrainConfig) -> str:
     """What each update imitates; '' where it imitates nothing."""
     if not config.demos and not config.data:
         return ""
+    if isinstance(config.algorithm, SteerConfig) and not config.algorithm.imitate:
+        return f"{', '.join(config.demos)}; the critic's alone"
     if isinstance(config.algorithm, ImitateConfig):
         what = f"{', '.join(config.data)}; demonstrations" if config.data else f"{', '.join(config.demos)};"
         return f"{what} at least {config.algorithm.demo_share:.0%} of each batch"

@@ -14,6 +14,7 @@ from embodied_rl.evaluation.results_log import REQUEST, read_request
 from embodied_rl.jobs.eval_request import suite_name
 from embodied_rl.jobs.run_folder import CONFIG_FILE
 from embodied_rl.training.filtered_bc import STORE
+from embodied_rl.utils.plugins import import_modules
 
 
 def export_rollouts(run: Path, out: Path, stamp: dict[str, Any], *, successes: bool) -> int:
@@ -47,6 +48,7 @@ def _from(run: Path) -> tuple[str, str]:
         config = load_yaml(run / CONFIG_FILE)
         return config.suite, config.train_states
     request = read_request(run)
+    import_modules(request["options"].get("imports", ()), str(run))
     return suite_name(request["benchmark"], request["options"]["suite"]), request["options"]["states"]
 
 

@@ -61,6 +61,7 @@ _BEFORE_CONFIG = frozenset(
         "tensorboard",
         "wandb",
         RECORDINGS,
+        "rollouts",
     }
 )
 """What a start may leave in its folder if it is killed before it writes the config."""

@@ -134,6 +134,12 @@ def _open_data(config: TrainConfig, policy: Any, info: EnvInfo, console: Console
             f"{_OPTION} has no demonstrations: name those that the policy has learned from too. Successes alone are "
             "imitated by embodied-rl sft --checkpoint, from export --episodes success."
         )
+    for source in demonstrated:
+        if source.data.source.get("keep") == "all":
+            raise UserError(
+                f"{_OPTION}: {source.name} holds failed attempts, and all of it would be imitated: collect without "
+                "--keep all."
+            )
     for source in recorded:
         if source.weight != 1.0:
             raise UserError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from embodied_rl.jobs.run_folder import DETECTOR
 from embodied_rl.training.filtered_bc import weights_digest
 
 
-def open_watcher(config: TrainConfig, policy: Any) -> Watcher | None:
+def open_watcher(config: TrainConfig, policy: Any, instructions: Sequence[str]) -> Watcher | None:
     """What watches the episodes of the run; None where no detector is asked for.
 
     The policy of --policy.checkpoint looks on with the weights that it began with, whatever the run makes of them:
@@ -25,10 +26,10 @@ def open_watcher(config: TrainConfig, policy: Any) -> Watcher | None:
     Args:
         config: of the run.
         policy: that learns.
+        instructions: of its tasks.
 
     Raises:
-        UserError: the detector is of another policy, or not of this chunk length; or it was changed since the run
-            began.
+        UserError: the detector is of another policy, chunk length or task; or it was changed since the run began.
     """
     if config.people_rule != "detector":
         return None
@@ -47,6 +48,10 @@ def open_watcher(config: TrainConfig, policy: Any) -> Watcher | None:
             f"{path} watches decisions of {detector.chunk_len} control steps, and the policy makes them for "
             f"{policy.chunk_len}: calibrate it as the policy acts here."
         )
+    if "instruction" in config.perturb:
+        raise UserError("--people-rule detector knows tasks by their words: leave --perturb instruction out.")
+    if unknown := [words for words in instructions if words not in detector.limits]:
+        raise UserError(f"{path} was not calibrated for '{unknown[0]}': make another one, or leave its task out.")
     begun = open_policy(config.policy.checkpoint, config.device, load_options(config.policy))
     detector.require_policy(weights_digest(begun), config.policy.checkpoint, path)
     if path != kept:

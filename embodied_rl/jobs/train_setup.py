@@ -150,6 +150,8 @@ def load_command(config: TrainConfig) -> str:
     if config.data:
         use = "eval" if suite_of(config.output) else "serve"
         return shlex.join(["embodied-rl", use, "--checkpoint", config.output])
+    if is_real(config.robot):
+        return shlex.join(["embodied-rl", "serve", "--checkpoint", config.output])
     suite = find_suite(config.suite)
     if isinstance(config.policy, PolicyObjectConfig) or suite is None:
         return f"embodied_rl.load_policy({config.output!r}, into=...)"
@@ -224,7 +226,7 @@ def open_run(config: TrainConfig, overrides: Overrides, console: Console, *, res
 
 def _people(config: TrainConfig, env: SuiteEnv, tasks: Tasks, policy: Any) -> VecEnv | None:
     """The simulator of training's episodes where the scripted expert takes some of them over."""
-    rule, watcher = TakeoverRule(*config.takeover_rule), open_watcher(config, policy)
+    rule, watcher = TakeoverRule(*config.takeover_rule), open_watcher(config, policy, tuple(tasks.instructions))
     return None if config.people == "none" else with_people(env, tasks.scenes, rule, watcher)
 
 

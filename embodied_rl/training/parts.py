@@ -19,7 +19,7 @@ from embodied_rl.training.candidates import ProposingPolicy
 from embodied_rl.training.filtered_bc import FilteredBC, RoundScheduler, open_run_store
 from embodied_rl.training.offline import OfflineBC, OfflineScheduler
 from embodied_rl.training.settings import TrainSettings
-from embodied_rl.training.steer import SteeredBC
+from embodied_rl.training.steer import SteeredBC, need_proprio
 from embodied_rl.types import RolloutBatch
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.vec_env import VecEnv
@@ -125,6 +125,8 @@ def _imitation(
     assert isinstance(settings.algorithm, ImitateConfig)
     assert settings.imitation is not None, "`need_demos` sees to it"
     demos, config, mode = settings.imitation.demos, settings.algorithm, settings.evaluation.mode
+    if isinstance(config, SteerConfig):
+        need_proprio(demos, env.info)
     candidates = config.candidates if isinstance(config, SteerConfig) else 0
     store = open_run_store(run_dir, env.info, demos, candidates)
     sampler = EpisodeSampler(

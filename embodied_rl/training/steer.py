@@ -34,6 +34,8 @@ from embodied_rl.training.candidates import KEPT
 from embodied_rl.training.chunk_critic import Decisions, fit_critic, joined
 from embodied_rl.training.filtered_bc import FilteredBC, weights_digest
 from embodied_rl.types import Array, Observation, RolloutBatch
+from embodied_rl.utils.words import counted
+from embodied_rl.vec_env import EnvInfo
 
 _DRAWN_BY = "policy"
 _SEEDS = 2**62
@@ -140,7 +142,8 @@ class SteeredBC(FilteredBC):
         ends = data.starts[samples.episode[rows] + 1]
         steps = np.minimum(length, ends - rows)
         over = rows + length >= ends
-        won = over & data.success[samples.episode[rows]]
+        success = data.success | (not data.success.any())  # demonstrations of other programs do not say it
+        won = over & success[samples.episode[rows]]
         gamma = self._steer.gamma
         return Decisions(
             self._features(data, np.arange(len(data.state)), kept[SUMMARY]),
@@ -200,3 +203,14 @@ def _observed(data: Demonstrations, rows: Array) -> Observation:
 def _done(data: Demonstrations, rows: Array, episode: Array, length: int) -> Array:
     """float32 [R,K,A]: what was done from each of `rows` on, within its episode; as it is imitated."""
     return action_chunks(data.action, rows, data.starts[episode + 1], length, data.stays[episode])
+
+
+def need_proprio(demos: Demos, info: EnvInfo) -> None:
+    """UserError where demonstrations have another proprio than the simulator, both of which the critic reads."""
+    for part in demos.mixture.parts:
+        has = part.samples.data.state.shape[1]
+        if has != info.proprio_dim:
+            raise UserError(
+                f"--algorithm steer: its critic reads proprio, of which --demos have {counted(has, 'number')}, and "
+                f"suite '{info.suite}' {info.proprio_dim}."
+            )

@@ -81,7 +81,7 @@ class LiveVecEnv:
             try:
                 self._run_chunk(self._arms[env_id], attempt, chunks[row], result, row)
             except ArmFailedError as error:
-                attempt.failed, attempt.stopped = True, isinstance(error, ArmStoppedError)
+                attempt.failed, attempt.stopped = True, attempt.stopped or isinstance(error, ArmStoppedError)
                 _log.warning("arm %d: %s", env_id, error)
             if attempt.failed:
                 attempt.over = True
@@ -116,7 +116,7 @@ class LiveVecEnv:
                 seen = self._checked(look(self._arms[env_id]))
             except ArmFailedError as error:
                 _log.warning("arm %d: %s", env_id, error)
-                attempt.failed = True
+                attempt.failed, attempt.stopped = True, attempt.stopped or isinstance(error, ArmStoppedError)
                 lost.append(row)
                 continue
             out.images[row] = torch.from_numpy(seen.images)

@@ -288,6 +288,12 @@ def test_what_does_nothing_without_a_simulator_is_refused(
     assert not (place / "refused").exists()
 
 
+def test_failed_attempts_of_a_collection_are_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tried = collected(place / "tried", expert="scripted", keep="all")
+    assert main(words(place, tried, place / "day1", name="refused")) == 2
+    assert "tried holds failed attempts" in capsys.readouterr().err
+
+
 def test_a_suite_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command, *rest = words(place, name="refused")
     assert main([command, "tabletop", *rest]) == 2

@@ -49,7 +49,7 @@ def test_the_run_keeps_a_copy_and_goes_on_with_it(config: TrainConfig, tmp_path:
     config.check()
     assert people_words(config) == f"expert, takes over where {config.people_detector} raises an alarm"
     policy = _policy()
-    watcher = open_watcher(config, policy)
+    watcher = open_watcher(config, policy, [TASK])
     assert watcher is not None
     sights = [watcher.see(_observation(1, policy))] * 5
     assert sights == [NOTHING] * 5
@@ -59,27 +59,31 @@ def test_the_run_keeps_a_copy_and_goes_on_with_it(config: TrainConfig, tmp_path:
     with torch.no_grad():
         next(policy.parameters()).add_(1.0)  # the run's own policy learns, which changes nothing
     file.rename(tmp_path / "moved")
-    assert open_watcher(config, policy) is not None
+    assert open_watcher(config, policy, [TASK]) is not None
     save_detector(Detector("clock", "abc", 2, {TASK: 9.0}), file)
     with pytest.raises(UserError, match="is no longer the detector that"):
-        open_watcher(config, policy)
+        open_watcher(config, policy, [TASK])
 
 
 def test_what_a_detector_is_not_for_is_refused(config: TrainConfig, tmp_path: Path) -> None:
     policy = _policy()
-    assert open_watcher(replace(config, people_rule="late", people_detector=""), policy) is None
+    assert open_watcher(replace(config, people_rule="late", people_detector=""), policy, [TASK]) is None
     with pytest.raises(UserError, match=r"name it with --policy\.checkpoint"):
-        open_watcher(replace(config, policy=PolicyObjectConfig(class_name="a.B")), policy)
+        open_watcher(replace(config, policy=PolicyObjectConfig(class_name="a.B")), policy, [TASK])
+    with pytest.raises(UserError, match="was not calibrated for 'another task'"):
+        open_watcher(config, policy, [TASK, "another task"])
+    with pytest.raises(UserError, match="leave --perturb instruction out"):
+        open_watcher(replace(config, perturb=("instruction",)), policy, [TASK])
     policy.chunk_len = 7
     with pytest.raises(UserError, match="decisions of 2 control steps, and the policy makes them for 7"):
-        open_watcher(config, policy)
+        open_watcher(config, policy, [TASK])
     policy.chunk_len = 2
     other = _policy()
     with torch.no_grad():
         next(other.parameters()).add_(1.0)
     save_policy(other, tmp_path / "other", {})
     with pytest.raises(UserError, match="was calibrated with another policy") as refused:
-        open_watcher(replace(config, policy=OpenVLAConfig(checkpoint=str(tmp_path / "other"))), policy)
+        open_watcher(replace(config, policy=OpenVLAConfig(checkpoint=str(tmp_path / "other"))), policy, [TASK])
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "run" / DETECTOR).exists(), "what is refused leaves nothing"
 

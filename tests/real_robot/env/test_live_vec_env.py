@@ -227,6 +227,16 @@ def test_an_arm_that_fails_by_itself_is_no_arm_that_was_stopped(env: LiveVecEnv,
     assert not result.lost.any(), "an arm that fails again and again is given up"
 
 
+def test_an_arm_that_was_stopped_before_it_began_breaks_nothing(env: LiveVecEnv, arm: CoreArm) -> None:
+    def stopped(episode: EpisodeSpec) -> str:
+        raise ArmStoppedError("the scene is not set up")
+
+    arm.begin = stopped  # type: ignore[method-assign]
+    env.reset([0], [SPEC])
+    assert env.observe([0], env.new_observation(1)) == [0]
+    assert env.step([0], push(4)).lost.all(), "it is run again, and not counted"
+
+
 @pytest.mark.parametrize("steps", [0, 2])
 def test_a_policy_that_pushes_the_arm_against_something_has_failed(env: LiveVecEnv, arm: CoreArm, steps: int) -> None:
     """The episode counts; but where nothing of it is there it is run again."""
