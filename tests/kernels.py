@@ -1,6 +1,7 @@
-"""Compiles the kernels that tests use into numba's cache: python -m tests.kernels, before the workers start.
+"""Compiles the kernels that tests use, and fetches what they need: python -m tests.kernels, before the workers start.
 
-Workers that start with an empty cache compile the same ones side by side, a minute of CPU time each.
+Workers that start with an empty cache compile the same ones side by side, a minute of CPU time each. A test may
+start no program, and the old library of MuJoCo comes by pip.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.sim.render import make_renderer
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.types import EpisodeSpec
+from tests import era_library
 
 _BALL = """<mujoco><worldbody>
 <light/><geom type="ellipsoid" size=".1 .2 .1"/><camera name="above" pos="0 0 1"/>
@@ -51,3 +53,5 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     simulate_and_act()
     rasterise()
+    if reason := era_library.missing():
+        print(reason)

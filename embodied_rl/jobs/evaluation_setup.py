@@ -138,10 +138,10 @@ def prepare(plan: EvaluationPlan, command: BenchmarkCommand) -> Evaluated:
     device, env, scenes = pick_device(command.device), plan.command.env, plan.tasks.scenes
     folder = policy_folder(command.checkpoint)
     provenance = read_provenance(folder)
-    if scenes:
-        need_control_rate(provenance, CONTROL_HZ, command.checkpoint, command.unnorm_key)
     policy = open_policy(command.checkpoint, device, command.load_options(folder))
     check_observes(policy, plan.tasks.suite, command.checkpoint)
+    if scenes:
+        need_control_rate(provenance, CONTROL_HZ, command.checkpoint, command.unnorm_key)
     drawn = pick_renderer(env, scenes) if isinstance(env, SceneConfig) else None
     name = "" if drawn is None else drawn.name
     efficient = make_efficient(policy, command.efficient, partial(evaluation_env, plan, policy, name), plan.specs)

@@ -78,7 +78,8 @@ def ending(raw: socket.socket) -> tuple[int | None, str]:
         opcode, size = seen[at] & 0x0F, seen[at + 1]
         body = seen[at + 2 : at + 2 + size]
         if opcode == 0x8:
-            return struct.unpack(">H", body[:2])[0], body[2:].decode()
+            # a close frame without a code is answered by one
+            return (struct.unpack(">H", body[:2])[0], body[2:].decode()) if body else (None, "")
         at += 2 + size
     return None, ""
 

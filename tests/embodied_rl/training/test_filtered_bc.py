@@ -104,9 +104,9 @@ def test_the_order_of_arrival_does_matter_to_a_broken_variant(tmp_path: Path, mo
     arrived: list[int] = []
     add = EpisodeStore.add
 
-    def noted(store: EpisodeStore, episode: object, info: object) -> bool:
+    def noted(store: EpisodeStore, episode: object, *rest: object) -> bool:
         arrived.append(episode.key)  # type: ignore[attr-defined]
-        return add(store, episode, info)  # type: ignore[arg-type]
+        return add(store, episode, *rest)  # type: ignore[arg-type]
 
     def read_as_they_came(store: EpisodeStore, count: int) -> Demonstrations:
         parts = [store._read([key]) for key in arrived[:count]]
