@@ -66,7 +66,7 @@ _NEW_KEYS: dict[str, Any] = {
 
 def with_later_options(data: Mapping[str, Any]) -> dict[str, Any]:
     """A run's whole config with the options that came after it was written."""
-    found = _NEW_KEYS | data
+    found = {**_NEW_KEYS, **data}
     algorithm = data.get("algorithm")
     if isinstance(algorithm, Mapping):
         found["algorithm"] = {**_LATER.get(str(algorithm.get("name")), {}), **algorithm}
