@@ -50,9 +50,8 @@ def stamp_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Pose:
-    """Where the tool was asked to be at a time: position [3], m; quaternion x, y, z, w; width of the gripper, m."""
+    """Where the tool was asked to be: position [3], m; quaternion x, y, z, w; width of the gripper, m."""
 
-    time_ns: int
     position: np.ndarray
     quaternion: np.ndarray
     width: float | None
@@ -93,6 +92,8 @@ class BridgeRecorder:
         self._open: ControlStep | None = None
         """The control step under way: it is recorded once it is over."""
         self._began: _Pose | None = None
+        self._last: _Pose | None = None
+        """What the last tick asked for, whoever had the arm."""
         self._asked = False
         """Whether the human asked for anything in the step under way."""
         self._grip = -1.0
@@ -162,17 +163,20 @@ class BridgeRecorder:
         tick = event.tick
         self._sink.record(tick)
         human = tick.state is ArmState.HUMAN
-        pose = _Pose(event.time_ns, event.position, event.quaternion, event.width)
+        pose = _Pose(event.position, event.quaternion, event.width)
         step = event.time_ns // self._step_ns
         if human and (self._open is None or self._open.step != step):
+            after_human = self._began is not None
             self._close(pose)
             self._begin(event.time_ns, np.zeros(7), "human", tick.selection.number)
-            self._began, self._asked = pose, False
+            # whoever takes over mid-step moves in the first tick: that belongs to the first of the human's steps
+            self._began, self._asked = pose if after_human else self._last or pose, False
         elif self._open is not None and self._open.intervention and not human:
             self._close()
         self._asked |= human and tick.selection.command is not None
         if self._open is not None and tick.decision is not None and tick.decision.outcome is not GateOutcome.ALLOW:
             self._open = replace(self._open, rewritten=True)
+        self._last = pose
 
     def _begin(self, time_ns: int, action: np.ndarray, source: str, number: int) -> None:
         """Note what is seen as a step begins; a step before the first observation is none to learn from."""
@@ -210,10 +214,10 @@ class BridgeRecorder:
 
     def _human_action(self, began: _Pose, ended: _Pose) -> np.ndarray:
         """[7] in [-1, 1]: those actions, one after the other, bring training's controller as far as the human went."""
-        law, seconds = self._law, max((ended.time_ns - began.time_ns) / 1e9, 1e-9)
-        speed = law.share * law.rate_hz * seconds
-        moved = self._to_training @ (ended.position - began.position) / (speed * law.position_scale)
-        turned = self._to_training @ _rotation_vector(began.quaternion, ended.quaternion) / (speed * law.rotation_scale)
+        law = self._law  # a step that begins between two ticks is done as a whole one: it is the way that counts
+        moved = self._to_training @ (ended.position - began.position) / (law.share * law.position_scale)
+        turned = _rotation_vector(began.quaternion, ended.quaternion) / (law.share * law.rotation_scale)
+        turned = self._to_training @ turned
         if began.width is not None and ended.width is not None and abs(ended.width - began.width) > _SAME_WIDTH:
             self._grip = 1.0 if ended.width < began.width else -1.0
         return np.clip(np.concatenate([moved, turned, [self._grip]]), -1.0, 1.0)

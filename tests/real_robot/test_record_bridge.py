@@ -118,6 +118,25 @@ def test_a_humans_actions_are_along_trainings_axes_as_the_policys_are() -> None:
     np.testing.assert_allclose(np.median(steps, 0)[:3], [-0.1 / 0.267, 0, 0], atol=0.01)
 
 
+@pytest.mark.parametrize("before", [1, 2, 3, 4, 5])
+def test_a_humans_actions_add_up_to_the_way_whenever_the_takeover_is(before: int) -> None:
+    kept, law = _Kept(), ControlLaw()
+    desk = Desk(kept)
+    for _ in range(before):
+        desk.tick()
+    assert desk.loop.fire(Event.ARM, desk.now).accepted
+    desk.tick()
+    ends = [ROBOT.chain.position(desk.joints)]
+    for _ in range(42):
+        desk.loop.human(np.array([0, 0.1, 0, 0, 0, 0.0]), 0.0, desk.now, engaged=True)
+        desk.tick()
+        if desk.now % STEP == 0:
+            ends.append(ROBOT.chain.position(desk.joints))
+    steps = [event.action[:3] for event in kept if isinstance(event, ControlStep)]
+    way = law.share * law.position_scale * np.sum(steps, axis=0)
+    np.testing.assert_allclose(way, ends[-1] - ends[0], atol=1e-6)
+
+
 def test_another_policy_is_recorded_with_its_own_stamp() -> None:
     kept = _Kept()
     first, second = {"weights": "a", "policy": "p", "layouts": {}}, {"weights": "b", "policy": "q", "layouts": {}}

@@ -16,7 +16,7 @@ from tests.real_robot.ros2.trained import AFTER, SPEC, SUITE
 
 pytestmark = pytest.mark.process
 
-SPEED = "0.15"
+SPEED = "0.3"
 
 
 @pytest.fixture(scope="module")
