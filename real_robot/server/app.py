@@ -160,7 +160,9 @@ class PolicyServer:
                 super().connection_made(transport)
                 owner._opening.append(self)
                 if len(owner._opening) > owner.limits.max_pending:
-                    one_too_many(owner._opening).transport.abort()
+                    cut = one_too_many(owner._opening)
+                    owner._opened(cut)  # the loop hears of its end only after others of the same burst came
+                    cut.transport.abort()
 
             def connection_lost(self, exc: Exception | None) -> None:
                 owner._opened(self)

@@ -35,7 +35,7 @@ BINARY, CONTINUED, PING, FIN = 0x2, 0x0, 0x9, 0x80
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Serving]:
-    with Serving(max_message_bytes=1 << 16, max_pending=20, message_s=60, ping_s=60, handshake_s=60) as running:
+    with Serving(max_message_bytes=1 << 16, max_pending=20, message_s=60, ping_s=60, handshake_s=3600) as running:
         yield running
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -83,9 +87,25 @@ def test_the_7b_has_the_published_parameters_and_training_all_of_them_needs_more
         assert need(mode, least, 0).most_rows(24 * GIB) == 0
 
 
-def test_the_ways_to_train_differ_as_they_must(tmp_path: Path) -> None:
-    code, figures = _plan(tmp_path / "f.json", "--policy", "openvla", "--preset", "nano", "--gpu", "24")
-    assert code == 0
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[dict, str]]:
+    """Figures of a policy's nano on 24 GiB, and what is printed at 80 columns; planned once."""
+
+    @cache
+    def plan(policy: str) -> tuple[dict, str]:
+        said = io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(said):
+            patch.setenv("COLUMNS", "80")
+            path = tmp_path_factory.mktemp(policy) / "f.json"
+            code, figures = _plan(path, "--policy", policy, "--preset", "nano", "--gpu", "24")
+        assert code == 0
+        return figures, said.getvalue()
+
+    return plan
+
+
+def test_the_ways_to_train_differ_as_they_must(planned: Callable[[str], tuple[dict, str]]) -> None:
+    figures, _ = planned("openvla")
     full = next(m for m in figures["modes"] if not m["mode"]["lora_rank"] and m["mode"]["dtype"] == "float32")
     assert full["weights"] == 4 * figures["parameters"] == full["gradients"]
     assert figures["gpu_bytes"] == 24 * GIB
@@ -96,12 +116,8 @@ def test_the_ways_to_train_differ_as_they_must(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("policy", ["openvla", "pi0"])
-def test_the_table_is_whole_at_80_columns(
-    policy: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    assert main(["plan", "--policy", policy, "--preset", "nano", "--gpu", "24"]) == 0
-    said = capsys.readouterr().out
+def test_the_table_is_whole_at_80_columns(policy: str, planned: Callable[[str], tuple[dict, str]]) -> None:
+    _, said = planned(policy)
     assert "…" not in said
     table = said[said.index("activations of a row") : said.index("deciding for one robot")]
     assert max(map(len, table.splitlines())) <= 80
@@ -206,9 +222,8 @@ def _whole(config: Pi0ModelConfig) -> int:
     return projections + (2 * width + 1) * width + (width + 1) * width + _heads(1024, critic=1024)
 
 
-def test_the_ways_to_train_pi0_differ_as_they_must(tmp_path: Path) -> None:
-    code, found = _plan(tmp_path / "f.json", "--policy", "pi0", "--preset", "nano", "--gpu", "24")
-    assert code == 0
+def test_the_ways_to_train_pi0_differ_as_they_must(planned: Callable[[str], tuple[dict, str]]) -> None:
+    found, _ = planned("pi0")
     few, lora, expert, again, full, exact = found["modes"]
     assert [mode["mode"]["train_expert_only"] for mode in found["modes"]] == [False, False, True, True, False, False]
     assert [mode["mode"]["lora_rank"] for mode in found["modes"]] == [32, 32, 0, 0, 0, 0]

@@ -17,12 +17,12 @@ SPEC = EpisodeSpec(0, "suite/task", 3, seed=1)
 
 
 class Clock:
-    """Its time is slept through at once."""
+    """Its time is slept through at once; each look at it takes a tenth of a second."""
 
     now = 0
 
     def now_ns(self) -> int:
-        self.now += 1_000_000
+        self.now += 100_000_000
         return self.now
 
     def sleep_until(self, due_ns: int) -> None:
