@@ -64,6 +64,7 @@ saves and stops.
   --algorithm NAME  {", ".join(KINDS["algorithm"])} (ppo if not given)
   --scheduler NAME  {", ".join(KINDS["scheduler"])} (serial if not given)
   --demos DATA ...  {_wrapped("demonstrations, which --algorithm imitate and steer need, as sft reads them")}
+  --people expert   {_wrapped("with these two: the scripted expert takes over what is not solved (--help-all: when)")}
   --data DATA ...   {_wrapped("learn without a simulator: demonstrations, and episodes that export wrote")}
   --robot ARM       {_wrapped("run the episodes on an arm over ROS 2: twin, a simulated one, or your arm's file")}
   --episodes N      {_wrapped("how many training episodes, in place of --iterations: so many iterations as have them")}
