@@ -267,7 +267,7 @@ def test_a_rate_that_the_start_learned_is_kept(place: Path, tmp_path: Path, caps
     ("change", "said"),
     [
         (("--episodes", "20"), "--episodes 20: --data learns from what lies on disk"),
-        (("--algorithm", "ppo"), "--data is learned from by --algorithm imitate, not ppo"),
+        (("--algorithm", "ppo"), "--data is learned from by --algorithm imitate or steer, not ppo"),
         (("--scheduler", "pipelined"), "leave --scheduler out"),
         (("--env", "warp"), "leave --env out"),
         (("--policy", "mlp"), "for policies that see images"),
@@ -330,7 +330,7 @@ def test_from_python_it_is_the_same_run(place: Path) -> None:
 
 def test_what_a_config_asks_for_is_checked() -> None:
     base = as_offline(TrainConfig())
-    with pytest.raises(UserError, match="learned from by --algorithm imitate"):
+    with pytest.raises(UserError, match="learned from by --algorithm imitate or steer"):
         replace(base, data=("demos",), algorithm=PPOConfig()).check()
     with pytest.raises(UserError, match="data must be a list of names"):
         replace(base, data="demos")
