@@ -25,7 +25,7 @@ from embodied_rl.data.episodes import EpisodeInfo, EpisodeStore
 from embodied_rl.data.layout import ACTION_NAMES, PROPRIO_NAMES, DatasetSpec, Episode
 from embodied_rl.errors import UserError
 from embodied_rl.factory.policies import load_policy, policy_folder, save_policy
-from embodied_rl.jobs import train_setup
+from embodied_rl.jobs import ranks, train_setup
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.training.filtered_bc import own_successes
 from embodied_rl.training.offline import NoSimulator
@@ -106,8 +106,13 @@ def no_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: Any, **options: Any) -> None:
         raise AssertionError("a simulator was asked for")
 
-    for name in ("load", "open_tasks", "open_run"):
-        monkeypatch.setattr(train_setup, name, refuse)
+    for module, name in (
+        (train_setup, "load"),
+        (train_setup, "open_tasks"),
+        (train_setup, "open_run"),
+        (ranks, "open_run"),
+    ):
+        monkeypatch.setattr(module, name, refuse)
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
