@@ -161,7 +161,7 @@ def select(argv: Sequence[str]) -> Selection:
 
 
 def _offline(words: list[str], chosen: dict[str, str]) -> Selection:
-    """A run that learns from data on disk; its recipe is that of its policy for imitation."""
+    """A run that learns from data on disk; its recipe is that of its policy and the algorithm."""
     words, found = split_off(words, ("--episodes",))
     if found and found[-1][1] != "0":
         raise UserError(
@@ -183,8 +183,8 @@ def _offline(words: list[str], chosen: dict[str, str]) -> Selection:
         usual = family_name(checkpoint)
     policy = _kind("policy", chosen, file, usual)
     algorithm = _kind("algorithm", chosen, file, "imitate" if help_only else "ppo")
-    if algorithm != "imitate":
-        raise UserError(f"--data is learned from by --algorithm imitate, not {algorithm}: give it.")
+    if algorithm not in ("imitate", "steer"):
+        raise UserError(f"--data is learned from by --algorithm imitate or steer, not {algorithm}: give one of them.")
     if POLICIES[policy].observes != "images":
         raise UserError(f"--data is for policies that see images and ship with the package, not {policy}.")
     base = as_offline(recipes.get(_recipe_of("tabletop", policy, algorithm, words)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from embodied_rl.algorithms.config import AlgorithmConfig, ImitateConfig, SteerConfig
@@ -31,9 +32,16 @@ USUAL_RULE: tuple[Rule, int, float] = ("late", 80, 0.5)
 """--people-rule, --people-after and --people-share unless they are given."""
 
 
+def refuse_weights(option: str, names: Sequence[str], algorithm: AlgorithmConfig) -> None:
+    """UserError for names of data sets that are none, or that have a weight where a critic would know nothing of it."""
+    weighted = [name for name, weight in weighted_data(names) if weight != 1.0]
+    if weighted and isinstance(algorithm, SteerConfig):
+        raise UserError(f"{option}: the critic of --algorithm steer takes no weights: write {weighted[0]} without.")
+
+
 def check_demos(demos: tuple[str, ...], algorithm: AlgorithmConfig) -> None:
     """UserError for demonstrations that nothing imitates, or an imitation term without any."""
-    weighted_data(demos)
+    refuse_weights("--demos", demos, algorithm)
     if isinstance(algorithm, ImitateConfig):
         return
     if demos and not algorithm.demo_coef:

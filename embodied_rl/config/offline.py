@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from embodied_rl.algorithms.config import AlgorithmConfig, ImitateConfig
-from embodied_rl.config.sft import weighted_data
+from embodied_rl.config.imitation_checks import refuse_weights
 from embodied_rl.errors import UserError
 
 OFFLINE_SUITE = "offline"
@@ -28,9 +28,9 @@ def check_data(algorithm: AlgorithmConfig, given: Mapping[str, Any], usual: Mapp
     """
     if not given["data"]:
         return
-    weighted_data(given["data"])
-    if type(algorithm) is not ImitateConfig:
-        raise UserError("--data is learned from by --algorithm imitate: give it.")
+    if not isinstance(algorithm, ImitateConfig):
+        raise UserError("--data is learned from by --algorithm imitate or steer: give one of them.")
+    refuse_weights("--data", given["data"], algorithm)
     for name, expected in usual.items():
         found = given[name]
         if found == expected or name == "iterations":

@@ -80,8 +80,9 @@ class TrainConfig:
     """Demonstrations that every update imitates too, by --algorithm imitate and steer or by --algorithm.demo-coef: data
     sets as DATA or DATA:WEIGHT, as embodied-rl sft reads them."""
     data: Expert[tuple[str, ...]] = ()
-    """Learn from data sets on disk, without a simulator: demonstrations as --demos names them, and episodes of a policy
-    that embodied-rl export wrote, failures and a person's help among them. In place of a suite, and of --demos."""
+    """Learn from data sets on disk, without a simulator, by --algorithm imitate or steer: demonstrations as --demos
+    names them, and episodes of a policy that embodied-rl export wrote, failures and a person's help among them. In
+    place of a suite, and of --demos."""
     people: Expert[Literal["none", "expert"]] = "none"
     """Who takes over episodes of training, with --algorithm imitate or steer: expert, the suite's scripted one. What is
     done in an episode with help is imitated where the goal was reached; for the policy it counts as failed."""

@@ -152,6 +152,7 @@ class EpisodeStore:
         table = pa.concat_tables([shard.frames.replace_schema_metadata(None) for shard in shards])
         state, action, executed = (_matrix(table, name) for name in (STATE, ACTION, EXECUTED))
         success = np.array([shard.head["extra"][ENDS_IN_SUCCESS] == 1 for shard in shards])
+        failed = np.array([shard.head["extra"]["success"] == 0 for shard in shards])
         cameras = tuple(map(layout.camera_key, self.spec.cameras))
         words = [
             shard.head["instruction"] for shard, length in zip(shards, lengths, strict=True) for _ in range(length)
@@ -170,6 +171,7 @@ class EpisodeStore:
             {"fps": self.spec.fps},
             self.root,
             columns=step_columns(table, starts, success),
+            judged=success | failed,
         )
 
     def export(self, out: Path, stamp: dict[str, Any], keys: Collection[int] | None = None) -> int:

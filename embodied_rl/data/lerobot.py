@@ -36,7 +36,8 @@ class Demonstrations:
     nobody says so). instruction: F strings, one a frame. cameras: V feature names, in the order of axis V. info:
     meta/info.json. root: the folder. no_cameras: pictures that are no colour camera's, and why. own_units: actions are
     as the robot takes them, such as joint angles, with no gripper in [-1, 1] at their end. columns: rewards, ends,
-    decisions and who acted, neutral where the data set does not say.
+    decisions and who acted, neutral where the data set does not say. judged bool [E]: it is known whether it ends in
+    success (True for successes alone where the data set does not say).
     """
 
     images: Array | Frames
@@ -52,10 +53,13 @@ class Demonstrations:
     no_cameras: Mapping[str, str] = field(default_factory=dict)
     own_units: bool = False
     columns: StepColumns = field(default=cast("StepColumns", None))
+    judged: Array = field(default=cast("Array", None))
 
     def __post_init__(self) -> None:
         if self.columns is None:
             self.columns = step_columns(pa.table({}), self.starts, self.success)
+        if self.judged is None:
+            self.judged = self.success
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -115,6 +119,7 @@ def load(root: Path, cameras: Sequence[str] = (), fit: ImageFit | None = None) -
         # `collect` keeps no others unless told, or where tasks report none.
         kept_for_success = "expert" in stamp and stamp.get("keep") != "all" and stamp.get("has_success", True)
         success = np.array([kept_for_success or episode.success for episode in meta.episodes])
+        judged = np.array([kept_for_success or episode.judged for episode in meta.episodes])
         return Demonstrations(
             images,
             state,
@@ -128,6 +133,7 @@ def load(root: Path, cameras: Sequence[str] = (), fit: ImageFit | None = None) -
             root,
             meta.no_cameras,
             columns=step_columns(table, starts, success),
+            judged=judged,
         )
 
 
@@ -141,7 +147,7 @@ def join(sets: Sequence[Demonstrations]) -> Demonstrations:
     offsets = np.cumsum([0, *(len(data.state) for data in sets)])
     parts = {
         name: np.concatenate([getattr(data, name) for data in sets])
-        for name in ("state", "action", "pushed", "success")
+        for name in ("state", "action", "pushed", "success", "judged")
     }
     columns = {
         item.name: np.concatenate([getattr(data.columns, item.name) for data in sets]) for item in fields(StepColumns)

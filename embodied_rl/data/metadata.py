@@ -46,7 +46,7 @@ class VideoSpan:
 class EpisodeMeta:
     """A row of meta/episodes. length: frames, at least 1. videos: by camera feature; images are beside the numbers.
 
-    success: whether it ends in one; False where nobody says so.
+    success: whether it ends in one; False where nobody says so. judged: whether it is known to end so, or in failure.
     """
 
     index: int
@@ -55,6 +55,7 @@ class EpisodeMeta:
     data: Place
     videos: Mapping[str, VideoSpan]
     success: bool = False
+    judged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +273,8 @@ def _episode(root: Path, row: Mapping[str, Any], videos: Sequence[str]) -> Episo
         for camera in videos
     }
     success = row.get(f"{layout.NAMESPACE}/{layout.ENDS_IN_SUCCESS}") == 1
-    return EpisodeMeta(index, length, tuple(tasks), place("data"), spans, success)
+    failed = row.get(f"{layout.NAMESPACE}/success") == 0  # part of a success, before a hold: neither
+    return EpisodeMeta(index, length, tuple(tasks), place("data"), spans, success, success or failed)
 
 
 def _tasks(root: Path, *, old: bool) -> dict[int, str]:

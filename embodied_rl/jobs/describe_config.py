@@ -27,8 +27,10 @@ def perturbed_words(config: TrainConfig) -> str:
 def algorithm_words(config: TrainConfig) -> str:
     """The algorithm, and how much of it."""
     if config.data and isinstance(config.algorithm, ImitateConfig):
-        rounds = counted(config.iterations, "round")
-        return f"{kind_of('algorithm', config.algorithm)}, {rounds} of {counted(config.algorithm.steps, 'step')}"
+        rounds, steps = counted(config.iterations, "round"), [counted(config.algorithm.steps, "step")]
+        if isinstance(config.algorithm, SteerConfig):
+            steps = [*steps * config.algorithm.imitate, counted(config.algorithm.critic_steps, "critic step")]
+        return f"{kind_of('algorithm', config.algorithm)}, {rounds} of {' and '.join(steps)}"
     episodes = counted(config.rollout.episodes_per_iteration, "episode")
     iterations = counted(config.iterations, "iteration")
     return f"{kind_of('algorithm', config.algorithm)}, {episodes} an iteration, {iterations}"
@@ -39,7 +41,7 @@ def demos_words(config: TrainConfig) -> str:
     if not config.demos and not config.data:
         return ""
     if isinstance(config.algorithm, SteerConfig) and not config.algorithm.imitate:
-        return f"{', '.join(config.demos)}; the critic's alone"
+        return f"{', '.join(config.data or config.demos)}; the critic's alone"
     if isinstance(config.algorithm, ImitateConfig):
         what = f"{', '.join(config.data)}; demonstrations" if config.data else f"{', '.join(config.demos)};"
         return f"{what} at least {config.algorithm.demo_share:.0%} of each batch"

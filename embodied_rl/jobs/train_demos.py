@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from embodied_rl.algorithms.config import AlgorithmConfig, SteerConfig
 from embodied_rl.config.sft import SftCommand, SftConfig, weighted_data
 from embodied_rl.config.train import TrainConfig
 from embodied_rl.data.chunks import ChunkDataset, split
@@ -56,7 +57,7 @@ def open_demos(config: TrainConfig, policy: Any, info: EnvInfo, console: Console
         raise UserError(
             f"--demos: a policy in suite '{info.suite}' reads the simulator's state, which demonstrations have not."
         )
-    sources = read_fitting(config.demos, Asked("--demos", f"suite '{info.suite}'"), policy, info)
+    sources = read_fitting(config.demos, Asked("--demos", f"suite '{info.suite}'", config.algorithm), policy, info)
     for source in sources:
         describe_demonstrations(source, console)
     demos = imitated(sources, "--demos", policy)
@@ -66,10 +67,11 @@ def open_demos(config: TrainConfig, policy: Any, info: EnvInfo, console: Console
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Who is told of what does not fit: the option that names the data sets, and what they must fit."""
+    """Who is told of what does not fit: the option that names the data sets, what they must fit, and what learns."""
 
     option: str
     needs: str
+    algorithm: AlgorithmConfig
 
 
 def read_fitting(
@@ -149,11 +151,12 @@ def _check_fits(source: Source, policy: Any, info: EnvInfo, asked: Asked) -> Non
     """UserError unless a data set shows what is needed and does what is taken."""
     data, pixels = source.data, "{}x{}".format
     as_it_is = info.cameras and _image_fit(policy) is None
+    reads = getattr(policy, "uses_proprio", True) or isinstance(asked.algorithm, SteerConfig)  # its critic does
     for what, has, needed, matters in (
         ("cameras", len(data.camera_names), len(info.cameras), bool(info.cameras)),
         ("pixels", pixels(*data.images.shape[2:4]), pixels(*info.image_shape), as_it_is),
         ("numbers in an action", data.action.shape[1], info.action_dim, True),
-        ("numbers of proprio", data.state.shape[1], info.proprio_dim, getattr(policy, "uses_proprio", True)),
+        ("numbers of proprio", data.state.shape[1], info.proprio_dim, reads),
     ):
         if matters and has != needed:
             raise UserError(f"{asked.option}: {source.name} has {what}: {has}, and {asked.needs} {needed}.")

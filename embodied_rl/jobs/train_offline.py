@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from embodied_rl.algorithms.config import SteerConfig
 from embodied_rl.config.sft import weighted_data
 from embodied_rl.config.train import TrainConfig, to_dict
 from embodied_rl.data import lerobot
@@ -26,6 +27,7 @@ from embodied_rl.jobs.train_demos import Asked, RunDemos, describe_demonstration
 from embodied_rl.jobs.train_policy import RunPolicy, loaded
 from embodied_rl.jobs.train_setup import Overrides, RunSetup, RunStates
 from embodied_rl.learner.imitation import Imitation
+from embodied_rl.policies.steering import need_proposals
 from embodied_rl.telemetry.info import SimulatorInfo
 from embodied_rl.training.offline import NoSimulator
 from embodied_rl.utils.machine import cpu_count, pick_device
@@ -114,7 +116,7 @@ def _robot(config: TrainConfig, made: RunPolicy) -> EnvInfo:
 
 
 def _open_data(config: TrainConfig, policy: Any, info: EnvInfo, console: Console) -> OfflineData:
-    asked = Asked(_OPTION, f"the policy in {config.policy.checkpoint}")
+    asked = Asked(_OPTION, f"the policy in {config.policy.checkpoint}", config.algorithm)
     sources = read_fitting(config.data, asked, policy, info, failures=True)
     takes_own = not policy.config.clip_actions
     demonstrated = [source for source in sources if source.data.is_demonstrated]
@@ -150,22 +152,35 @@ def _open_data(config: TrainConfig, policy: Any, info: EnvInfo, console: Console
     for source in recorded:
         _describe(source, console)
     joined = lerobot.join([source.data for source in recorded])
-    if not joined.success.any():
-        names = ", ".join(source.name for source in recorded)
-        raise UserError(f"{_OPTION}: no episode in {names} is said to end in success: there is nothing to imitate.")
+    _check_outcomes(config, policy, joined, ", ".join(source.name for source in recorded))
     demos = imitated(demonstrated, _OPTION, policy, recorded)
     starts = [demonstrated_states(source.data.source) for source in (*demonstrated, *recorded)]
     run_demos = RunDemos(Imitation(demos, config.algorithm, config.seed), starts)
     return OfflineData(run_demos, joined, [*demonstrated, *recorded])
 
 
+def _check_outcomes(config: TrainConfig, policy: Any, recorded: Demonstrations, names: str) -> None:
+    """UserError where the algorithm has nothing to learn from `recorded`, of the data sets `names`."""
+    if not isinstance(config.algorithm, SteerConfig):
+        if not recorded.success.any():
+            raise UserError(f"{_OPTION}: no episode in {names} is said to end in success: there is nothing to imitate.")
+        return
+    need_proposals(policy)
+    if not recorded.judged.any():
+        raise UserError(
+            f"{_OPTION}: it is not said of any episode in {names} how it ended, which a critic learns from: label them "
+            "and export them again."
+        )
+
+
 def _describe(source: Source, console: Console) -> None:
     data = source.data
     helped = np.logical_or.reduceat(data.columns.human, data.starts[:-1])
+    unknown = int((~data.judged).sum())
     console.print(
         f"episodes {source.name}: {counted(len(data), 'episode')}, {int(data.success.sum())} end in success, "
         f"{int(helped.sum())} with a person's help, {counted(len(data.images), 'frame')}, "
-        f"sha256 {source.fingerprint[:12]}",
+        f"{f'{unknown} of unknown end, ' if unknown else ''}sha256 {source.fingerprint[:12]}",
         soft_wrap=True,
     )
 

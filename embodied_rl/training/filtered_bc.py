@@ -80,8 +80,7 @@ class RoundScheduler:
         episodes: int,
         mode: ActMode,
     ) -> None:
-        self._policy, self._sampler, self._store = policy, sampler, store
-        self._episodes = episodes
+        self._policy, self._sampler, self._store, self._episodes = policy, sampler, store, episodes
         self._mode: ActMode = mode
         self._on_episode = callbacks.on_episode
         self._recorder = RecordingVecEnv(env)
@@ -112,8 +111,7 @@ class RoundScheduler:
         """Nothing to stop."""
 
     def _round(self, version: int) -> RolloutBatch:
-        digest, results = weights_digest(self._policy), dict[int, EpisodeResult]()
-        waiting = []
+        digest, results, waiting = weights_digest(self._policy), dict[int, EpisodeResult](), list[EpisodeSpec]()
         for spec in [self._sampler.next_group(version)[0] for _ in range(self._episodes)]:
             wanted = EpisodeInfo(spec.task, spec.init_state, spec.seed, policy=digest)
             if self._store.has(spec.episode_id, wanted):
@@ -166,7 +164,7 @@ class FilteredBC:
         config: of the algorithm.
         learner: learning rate, batch and gradient clipping.
         demos: the demonstrations.
-        store: the run's episodes.
+        episodes: the run's, which come round by round; or such as were recorded before, the same in every round.
         seed: of the run.
     """
 
@@ -178,21 +176,25 @@ class FilteredBC:
         config: ImitateConfig,
         learner: LearnerConfig,
         demos: Demos,
-        store: EpisodeStore,
+        episodes: EpisodeStore | Demonstrations,
         seed: int,
     ) -> None:
         self.version = 0
         self._policy: Any = policy
-        self._config, self._learner, self._demos, self._store, self._seed = config, learner, demos, store, seed
+        self._config, self._learner, self._demos, self._episodes, self._seed = config, learner, demos, episodes, seed
 
     def update(self, batch: RolloutBatch) -> dict[str, float]:
-        """Imitate what is stored up to the last episode of `batch`; return metrics, means over the steps.
+        """Learn from what is stored up to the last episode of `batch`; return metrics, means over the steps.
 
         Raises:
             NonFiniteError: a loss or gradient is not finite; no step was taken with it.
         """
         self.version += 1
         data = self._data(batch)
+        return {"train/episodes_seen": float(len(data))} | self._learn(data)
+
+    def _learn(self, data: Demonstrations) -> dict[str, float]:
+        """Imitate the demonstrations and what is worth it of `data`."""
         own = own_successes(data, self._demos.mixture.parts[0].samples.chunk_len)
         mixture, share = self._mixture(own)
         seed = int(philox(self._seed, RunStream.IMITATION, self.version).integers(_SEEDS))
@@ -211,15 +213,16 @@ class FilteredBC:
             "train/loss": loss,
             "train/grad_norm": norm,
             "train/steps": float(self._config.steps),
-            "train/episodes_seen": float(len(data)),
             "train/own_successes": float(len(np.unique(own.episode[own.rows]))),
             "train/own_share": share,
         }
 
     def _data(self, batch: RolloutBatch) -> Demonstrations:
         """What is stored up to the last episode of `batch`."""
+        if isinstance(self._episodes, Demonstrations):
+            return self._episodes
         last = batch.episodes[-1].spec.episode_id
-        data = self._store.at(sum(key <= last for key in self._store.keys()))  # noqa: SIM118
+        data = self._episodes.at(sum(key <= last for key in self._episodes.keys()))  # noqa: SIM118
         data.own_units = self._demos.mixture.parts[0].samples.data.own_units
         return data
 
@@ -266,7 +269,9 @@ class FilteredBC:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`, with the weights that the policy has now; UserError where demonstrations changed."""
         if state["demos"] != self._demos.digest:
-            raise UserError("--demos are no longer those of the run: bring these data sets back, or begin a new run.")
+            recorded = isinstance(self._episodes, Demonstrations)
+            what = "--data is no longer that" if recorded else "--demos are no longer those"
+            raise UserError(f"{what} of the run: bring these data sets back, or begin a new run.")
         self.version = int(state["version"])
 
     def close(self) -> None:
@@ -318,8 +323,7 @@ def frames_of(info: EnvInfo, said: dict[str, Any]) -> DatasetSpec:
     Raises:
         UserError: LeRobot's layout has no place for them.
     """
-    height, width = info.image_shape
-    fps = round(info.control_hz)
+    (height, width), fps = info.image_shape, round(info.control_hz)
     if fps < 1 or not same_rate(fps, info.control_hz):
         raise UserError(
             f"episodes are kept in LeRobot's layout, which needs a whole number of control steps a second: suite "
@@ -347,8 +351,7 @@ def stored_episode(recorded: RecordedEpisode, result: EpisodeResult, digest: str
     """An episode that ended as a store takes it. digest: `weights_digest` of the policy that acted."""
     spec, count = recorded.spec, len(recorded.action)
     last = np.arange(count) == count - 1
-    human = np.array(recorded.human)
-    action = np.stack(recorded.action)
+    human, action = np.array(recorded.human), np.stack(recorded.action)
     episode = Episode(
         spec.episode_id,
         recorded.instruction,

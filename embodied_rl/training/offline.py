@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
-from embodied_rl.algorithms.config import ImitateConfig
-from embodied_rl.data.episodes import EpisodeStore
-from embodied_rl.data.lerobot import Demonstrations
-from embodied_rl.errors import UserError
-from embodied_rl.learner.config import LearnerConfig
-from embodied_rl.learner.imitation import Demos
-from embodied_rl.learner.types import TrainablePolicy
 from embodied_rl.rollout.metrics import empty_batch
 from embodied_rl.rollout.sampler import EpisodeSampler
-from embodied_rl.training.filtered_bc import FilteredBC
 from embodied_rl.types import RolloutBatch
 from embodied_rl.vec_env import EnvInfo
+
+CANDIDATES = "candidates"
+"""Where a run's folder has what its start draws of the data, once; see `steer`."""
 
 
 class NoSimulator:
@@ -88,37 +83,3 @@ class OfflineScheduler:
 
     def close(self) -> None:
         """Nothing to stop."""
-
-
-class OfflineBC(FilteredBC):
-    """Filtered behaviour cloning in which every round learns from the same episodes, which lie on disk.
-
-    Args:
-        policy: with `sft_loss`.
-        config: of the algorithm.
-        learner: learning rate, batch, clipping.
-        demos: the demonstrations.
-        recorded: the episodes of a policy, failures and a person's help among them.
-        seed: of the run.
-    """
-
-    def __init__(
-        self,
-        policy: TrainablePolicy,
-        config: ImitateConfig,
-        learner: LearnerConfig,
-        demos: Demos,
-        recorded: Demonstrations,
-        seed: int,
-    ) -> None:
-        super().__init__(policy, config, learner, demos, cast("EpisodeStore", None), seed)  # only `_data` reads it
-        self._recorded = recorded
-
-    def _data(self, batch: RolloutBatch) -> Demonstrations:
-        return self._recorded
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """As `FilteredBC.load_state_dict`."""
-        if state["demos"] != self._demos.digest:
-            raise UserError("--data is no longer that of the run: bring these data sets back, or begin a new run.")
-        super().load_state_dict(state)

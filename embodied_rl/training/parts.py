@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from embodied_rl.algorithms.config import ImitateConfig, SteerConfig
 from embodied_rl.algorithms.make import make_algorithm
+from embodied_rl.data.episodes import EpisodeStore
 from embodied_rl.data.lerobot import Demonstrations
 from embodied_rl.learner.distributed.collectives import Collectives
 from embodied_rl.learner.learner import Learner
@@ -17,9 +18,9 @@ from embodied_rl.scheduler.base import Callbacks, Scheduler
 from embodied_rl.scheduler.make import make_scheduler
 from embodied_rl.training.candidates import ProposingPolicy
 from embodied_rl.training.filtered_bc import FilteredBC, RoundScheduler, open_run_store
-from embodied_rl.training.offline import OfflineBC, OfflineScheduler
+from embodied_rl.training.offline import CANDIDATES, OfflineScheduler
 from embodied_rl.training.settings import TrainSettings
-from embodied_rl.training.steer import SteeredBC, need_proprio
+from embodied_rl.training.steer import SteeredBC
 from embodied_rl.types import RolloutBatch
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.vec_env import VecEnv
@@ -74,7 +75,7 @@ def make_parts(
 ) -> RunParts:
     """The parts of a run that trains on the initial states `states`."""
     if settings.recorded is not None:
-        return _offline(policy, settings, settings.recorded)
+        return _offline(run_dir, policy, settings, settings.recorded)
     if isinstance(settings.algorithm, ImitateConfig):
         return _imitation(run_dir, env, policy, settings, states, profiler, callbacks)
     algorithm = make_algorithm(settings.algorithm)
@@ -104,13 +105,22 @@ def make_parts(
     return RunParts(sampler, learner, scheduler)
 
 
-def _offline(policy: TrainablePolicy, settings: TrainSettings, recorded: Demonstrations) -> RunParts:
-    assert isinstance(settings.algorithm, ImitateConfig), "`check_data` sees to it"
-    assert settings.imitation is not None
-    demos = settings.imitation.demos
+def _offline(run_dir: Path, policy: TrainablePolicy, settings: TrainSettings, recorded: Demonstrations) -> RunParts:
     sampler = EpisodeSampler(settings.seed, {"none": [0]})
-    learner = OfflineBC(policy, settings.algorithm, settings.learner, demos, recorded, settings.seed)
-    return RunParts(sampler, learner, OfflineScheduler(sampler))
+    return RunParts(sampler, _imitator(policy, settings, recorded, run_dir / CANDIDATES), OfflineScheduler(sampler))
+
+
+def _imitator(
+    policy: TrainablePolicy, settings: TrainSettings, episodes: EpisodeStore | Demonstrations, kept: Path
+) -> FilteredBC:
+    """What learns from episodes and demonstrations. kept: folder of what is drawn once."""
+    config, learner, seed = settings.algorithm, settings.learner, settings.seed
+    assert isinstance(config, ImitateConfig), "`check_data` sees to it"
+    assert settings.imitation is not None, "`need_demos` and `check_data` see to it"
+    demos = settings.imitation.demos
+    if isinstance(config, SteerConfig):
+        return SteeredBC(policy, config, learner, demos, episodes, seed, settings.evaluation.mode, kept)
+    return FilteredBC(policy, config, learner, demos, episodes, seed)
 
 
 def _imitation(
@@ -125,17 +135,11 @@ def _imitation(
     assert isinstance(settings.algorithm, ImitateConfig)
     assert settings.imitation is not None, "`need_demos` sees to it"
     demos, config, mode = settings.imitation.demos, settings.algorithm, settings.evaluation.mode
-    if isinstance(config, SteerConfig):
-        need_proprio(demos, env.info)
     candidates = config.candidates if isinstance(config, SteerConfig) else 0
     store = open_run_store(run_dir, env.info, demos, candidates)
     sampler = EpisodeSampler(
         settings.seed, states, perturb_share=settings.perturb_share, in_order=settings.fresh_states
     )
-    if isinstance(config, SteerConfig):
-        learner = SteeredBC(policy, config, settings.learner, demos, store, settings.seed, mode)
-    else:
-        learner = FilteredBC(policy, config, settings.learner, demos, store, settings.seed)
     scheduler = RoundScheduler(
         env,
         ProposingPolicy(policy, candidates) if candidates else policy,
@@ -146,4 +150,4 @@ def _imitation(
         episodes=settings.rollout.episodes_per_iteration,
         mode=mode,
     )
-    return RunParts(sampler, learner, scheduler)
+    return RunParts(sampler, _imitator(policy, settings, store, store.root), scheduler)

@@ -1,16 +1,17 @@
 """Steering: after each round a chunk critic is fitted to all stored decisions, and the policy acts by the best of N.
 
-Candidates are those that the policy drew when it acted, kept with the episode; those of the demonstrations' frames are
-drawn once, by the policy that the run began with. What the critic reads of an observation is, where the policy stays as
-it is, kept in the same way: then nothing is asked of the policy again. Where it also imitates, that would be the
-features of older weights; so each round's policy computes them once for all stored decisions, before the critic
-learns, and the critic begins with new weights.
+Candidates are those that the policy drew when it acted, kept with the episode. Those of the demonstrations' frames, and
+of episodes that were recorded before the run, are drawn once, by the policy that the run began with. What the critic
+reads of an observation is, where the policy stays as it is, kept in the same way: then nothing is asked of the policy
+again. Where it also imitates, that would be the features of older weights; so each round's policy computes them once
+for all decisions, before the critic learns, and the critic begins with new weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,7 @@ from embodied_rl.rng import DecisionRng, RunStream, philox
 from embodied_rl.training.candidates import KEPT
 from embodied_rl.training.chunk_critic import Decisions, fit_critic, joined
 from embodied_rl.training.filtered_bc import FilteredBC, weights_digest
-from embodied_rl.types import Array, Observation, RolloutBatch
-from embodied_rl.utils.words import counted
-from embodied_rl.vec_env import EnvInfo
+from embodied_rl.types import Array, Observation
 
 _DRAWN_BY = "policy"
 _SEEDS = 2**62
@@ -51,9 +50,10 @@ class SteeredBC(FilteredBC):
         config: of the algorithm.
         learner: of the imitation; `microbatch_size` is also how many observations the policy reads at a time.
         demos: the demonstrations.
-        store: the run's episodes, each with its candidates.
+        episodes: the run's, each with its candidates; or such as were recorded before, without.
         seed: of the run.
         mode: how the policy acts in the run's episodes.
+        kept: folder of what is drawn once.
 
     Raises:
         UserError: the policy draws no chunks to choose from.
@@ -65,63 +65,64 @@ class SteeredBC(FilteredBC):
         config: SteerConfig,
         learner: LearnerConfig,
         demos: Demos,
-        store: EpisodeStore,
+        episodes: EpisodeStore | Demonstrations,
         seed: int,
         mode: ActMode,
+        kept: Path,
     ) -> None:
-        super().__init__(policy, config, learner, demos, store, seed)
+        super().__init__(policy, config, learner, demos, episodes, seed)
         need_proposals(policy)
-        self._steer, self._mode = config, mode
+        self._steer, self._mode, self._kept = config, mode, kept
         self._start = ""
         """Digest of the weights that the run began with."""
+        recorded = isinstance(episodes, Demonstrations)  # a store itself sees to it that these stay the same
+        self._of = {"data": demos.digest, "candidates": str(config.candidates)} if recorded else {}
 
-    def update(self, batch: RolloutBatch) -> dict[str, float]:
-        """Imitate, unless the policy stays as it is, and fit a critic to what is stored; as `FilteredBC.update`."""
-        kept = self._demonstrated()
-        if self._steer.imitate:
-            metrics = super().update(batch)
+    def _learn(self, data: Demonstrations) -> dict[str, float]:
+        """Imitate, unless the policy stays as it is, and fit a critic to all decisions; as `FilteredBC._learn`."""
+        if self.version == 1:
+            self._start = weights_digest(self._policy)
+        parts, length = [part.samples for part in self._demos.mixture.parts], self._policy.chunk_len
+        places = [(f"demonstrations-{n}", each.data, np.arange(len(each.data.state))) for n, each in enumerate(parts)]
+        if isinstance(self._episodes, Demonstrations):
+            places.append(("recorded", data, decided(data, length)))
+        kept = [self._once(number, *place) for number, place in enumerate(places)]  # before the policy learns
+        metrics = super()._learn(data) if self._steer.imitate else {}
+        found = [self._of_demonstrations(samples, arrays) for samples, arrays in zip(parts, kept, strict=False)]
+        demonstrated = sum(len(part.at) for part in found)
+        if isinstance(self._episodes, Demonstrations):
+            rows = decided(data, length)
+            found.append(self._chunks(data, rows, rows, data.success, kept[-1]))
         else:
-            self.version += 1
-            metrics = {}
-        data = self._data(batch)
-        parts = [part.samples for part in self._demos.mixture.parts]
-        shown = [self._of_demonstrations(samples, arrays) for samples, arrays in zip(parts, kept, strict=True)]
-        decisions = joined([*shown, self._of_episodes(data)]).to(self._device)
-        demonstrated = sum(len(part.at) for part in shown)
+            found.append(self._of_episodes(data, self._episodes))
+        decisions = joined(found).to(self._device)
         critic, loss = fit_critic(decisions, demonstrated, self._steer.critic_steps, (self._seed, self.version))
         self._policy.steering = Steering(critic, self._steer.candidates)
-        return metrics | {
-            "train/episodes_seen": float(len(data)),
-            "train/critic_loss": loss,
-            "train/critic_chunks": float(len(decisions.at)),
-        }
+        return metrics | {"train/critic_loss": loss, "train/critic_chunks": float(len(decisions.at))}
 
     @property
     def _device(self) -> torch.device:
         return next(parameter for _, parameter in self._policy.named_parameters()).device
 
-    def _demonstrated(self) -> list[dict[str, Array]]:
-        """What is kept of each data set's frames, drawn by the policy that the run begins with."""
-        digest = weights_digest(self._policy) if self.version == 0 else self._start
-        self._start, found = digest, []
-        for number, part in enumerate(self._demos.mixture.parts):
-            path = self._store.root / f"demonstrations-{number}.safetensors"
-            if read_about(path).get(_DRAWN_BY) != digest:
-                if self.version:
-                    raise UserError(f"{path} is missing or not of this run: restore the folder, or begin a new run.")
-                write_arrays(path, self._drawn(part.samples.data, number), {_DRAWN_BY: digest})
-            found.append(read_arrays(path))
-        return found
+    def _once(self, number: int, name: str, data: Demonstrations, rows: Array) -> dict[str, Array]:
+        """What is kept of `rows` of a data set, drawn by the policy that the run begins with."""
+        path, about = self._kept / f"{name}.safetensors", {_DRAWN_BY: self._start} | self._of
+        if read_about(path) != about:
+            if self.version > 1:
+                raise UserError(f"{path} is missing or not of this run: restore the folder, or begin a new run.")
+            self._kept.mkdir(exist_ok=True)
+            write_arrays(path, self._drawn(data, rows, number), about)
+        return read_arrays(path)
 
-    def _drawn(self, data: Demonstrations, number: int) -> dict[str, Array]:
-        """Summary and candidates of every frame."""
+    def _drawn(self, data: Demonstrations, rows: Array, number: int) -> dict[str, Array]:
+        """Summary and candidates at `rows` of data set `number`."""
         seed = int(philox(self._seed, RunStream.CANDIDATES, number).integers(_SEEDS))
         propose, summaries, candidates = self._policy.traits.propose, list[Array](), list[Array]()
-        for rows in _pieces(np.arange(len(data.state)), self._learner.microbatch_size):
-            rng = DecisionRng(np.full(len(rows), seed), rows)
-            found = propose(_observed(data, rows), rng, self._mode, self._steer.candidates)
+        for some in _pieces(rows, self._learner.microbatch_size):
+            rng = DecisionRng(np.full(len(some), seed), some)
+            found = propose(_observed(data, some), rng, self._mode, self._steer.candidates)
             summaries.append(found.summary.float().cpu().numpy())
-            chunks = found.act.actions.unflatten(0, (len(rows), self._steer.candidates))
+            chunks = found.act.actions.unflatten(0, (len(some), self._steer.candidates))
             candidates.append(chunks.cpu().numpy())
         return {SUMMARY: np.concatenate(summaries), CANDIDATES: np.concatenate(candidates)}
 
@@ -137,34 +138,43 @@ class SteeredBC(FilteredBC):
         return features_of(torch.cat(summaries), proprio)
 
     def _of_demonstrations(self, samples: ChunkDataset, kept: dict[str, Array]) -> Decisions:
-        """A chunk from every frame that `samples` imitates, to the frame a chunk later."""
-        data, rows, length = samples.data, samples.rows, self._policy.chunk_len
-        ends = data.starts[samples.episode[rows] + 1]
-        steps = np.minimum(length, ends - rows)
-        over = rows + length >= ends
+        """A chunk from every frame that `samples` imitates."""
+        data = samples.data
         success = data.success | (not data.success.any())  # demonstrations of other programs do not say it
-        won = over & success[samples.episode[rows]]
-        gamma = self._steer.gamma
+        return self._chunks(data, np.arange(len(data.state)), samples.rows, success, kept)
+
+    def _chunks(
+        self, data: Demonstrations, points: Array, rows: Array, success: Array, kept: dict[str, Array]
+    ) -> Decisions:
+        """What was done from each of `rows` on, to the frame a chunk later.
+
+        points: int64, ascending, the frames that `kept` is of; `rows` and the frames a chunk later are among them.
+        """
+        length, gamma = self._policy.chunk_len, self._steer.gamma
+        episode = np.searchsorted(data.starts, rows, side="right") - 1
+        ends = data.starts[episode + 1]
+        over = rows + length >= ends
+        reward = np.where(over & success[episode], gamma ** (np.minimum(length, ends - rows) - 1), 0.0)
         return Decisions(
-            self._features(data, np.arange(len(data.state)), kept[SUMMARY]),
+            self._features(data, points, kept[SUMMARY]),
             torch.from_numpy(kept[CANDIDATES]),
-            torch.from_numpy(rows),
-            torch.from_numpy(_done(data, rows, samples.episode[rows], length)),
-            torch.from_numpy(np.where(won, gamma ** (steps - 1), 0.0).astype(np.float32)),
+            torch.from_numpy(np.searchsorted(points, rows)),
+            torch.from_numpy(_done(data, rows, episode, length)),
+            torch.from_numpy(reward.astype(np.float32)),
             torch.from_numpy(np.where(over, 0.0, gamma**length).astype(np.float32)),
-            torch.from_numpy(np.where(over, -1, rows + length)),
+            torch.from_numpy(np.where(over, -1, np.searchsorted(points, rows + length))),
         )
 
-    def _of_episodes(self, data: Demonstrations) -> Decisions:
+    def _of_episodes(self, data: Demonstrations, store: EpisodeStore) -> Decisions:
         """The decisions of stored episodes, each to the next; where a person acted, the chunk is what was done."""
-        kept = [self._store.arrays(key) for key in self._store.keys()[: len(data)]]
+        kept = [store.arrays(key) for key in store.keys()[: len(data)]]
         arrays = {name: np.concatenate([part[name] for part in kept]) for name in KEPT}
         columns = replace(data.columns, reward=data.columns.success.astype(np.float32))
         found = chunk_transitions(columns, data.starts, self._steer.gamma)
         count = len(found.row)
         if len(arrays[CHOSEN]) != count:
             raise UserError(
-                f"{self._store.root} has {count} decisions and the candidates of {len(arrays[CHOSEN])}: restore the "
+                f"{store.root} has {count} decisions and the candidates of {len(arrays[CHOSEN])}: restore the "
                 "folder, or begin a new run."
             )
         episode = np.searchsorted(data.starts, found.row, side="right") - 1
@@ -191,6 +201,15 @@ class SteeredBC(FilteredBC):
         self._start = str(state["start"])
 
 
+def decided(data: Demonstrations, length: int) -> Array:
+    """int64 [D]: frames at which a policy of chunks of `length` decides, in episodes of which it is known how they end.
+
+    Recorded decisions may have been another policy's, or a person's, or a frame each where nobody wrote them down.
+    """
+    known = zip(data.starts[:-1][data.judged], data.starts[1:][data.judged], strict=True)
+    return np.concatenate([np.arange(first, end, length) for first, end in known])
+
+
 def _pieces(rows: Array, most: int) -> Iterator[Array]:
     for first in range(0, len(rows), most):
         yield rows[first : first + most]
@@ -203,14 +222,3 @@ def _observed(data: Demonstrations, rows: Array) -> Observation:
 def _done(data: Demonstrations, rows: Array, episode: Array, length: int) -> Array:
     """float32 [R,K,A]: what was done from each of `rows` on, within its episode; as it is imitated."""
     return action_chunks(data.action, rows, data.starts[episode + 1], length, data.stays[episode])
-
-
-def need_proprio(demos: Demos, info: EnvInfo) -> None:
-    """UserError where demonstrations have another proprio than the simulator, both of which the critic reads."""
-    for part in demos.mixture.parts:
-        has = part.samples.data.state.shape[1]
-        if has != info.proprio_dim:
-            raise UserError(
-                f"--algorithm steer: its critic reads proprio, of which --demos have {counted(has, 'number')}, and "
-                f"suite '{info.suite}' {info.proprio_dim}."
-            )

@@ -18,7 +18,7 @@ from embodied_rl.data import video
 from embodied_rl.data.columns import STEP_COLUMNS, StepColumns, chunk_transitions, step_columns
 from embodied_rl.data.episodes import EpisodeInfo, EpisodeStore, open_store
 from embodied_rl.data.layout import DECISION, DONE, INTERVENTION, REWARD, SUCCESS, DatasetSpec, Episode
-from embodied_rl.data.lerobot import load
+from embodied_rl.data.lerobot import join, load
 from embodied_rl.errors import UserError
 from tests.embodied_rl.data.conftest import SPEC, make_episode
 
@@ -190,3 +190,15 @@ def test_a_video_that_lost_frames_is_one_line(tmp_path: Path) -> None:
     video.write_lossless(tmp_path / "episodes/000000.agentview.mp4", filled(0).images[:4, 0], 20)
     with pytest.raises(UserError, match="has 4 frames, its episode 6"):
         store.at(1)
+
+
+def test_an_end_that_nobody_judged_is_no_failure(tmp_path: Path) -> None:
+    """Nor is that of a success's first part, before a hold; a success by a person's help is one."""
+    store = EpisodeStore(tmp_path / "store", SPEC)
+    ends = [(1, 1), (0, 0), (-1, 0), (1, 0), (0, 1)]
+    for key, (success, well) in enumerate(ends):
+        store.add(filled(key, success=bool(well)), replace(INFO, success=success, ends_in_success=well))
+    store.export(tmp_path / "day1", {"command": "test"})
+    for data in (store.at(5), load(tmp_path / "day1"), join([load(tmp_path / "day1")] * 2)):
+        assert data.judged.tolist() == [True, True, False, False, True] * (len(data) // 5)
+        assert data.success.tolist() == [True, False, False, False, True] * (len(data) // 5)

@@ -134,6 +134,7 @@ def test_a_policy_of_ones_own_is_refused_before_anything_runs(tmp_path: Path) ->
         ({"algorithm": {"gamma": 0.0}}, r"algorithm.gamma must lie in \(0, 1\]"),
         ({"algorithm": {"imitate": False, "steps": 9}}, "algorithm.steps and algorithm.demo_share say how it imitates"),
         ({"algorithm": {"steps": 0}}, "algorithm.steps must be at least 1"),
+        ({"demos": ["demos:2"]}, "--demos: the critic of --algorithm steer takes no weights: write demos without"),
     ],
 )
 def test_what_does_nothing_is_refused(change: dict[str, Any], said: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
+from embodied_rl.algorithms.config import GRPOConfig, PPOConfig, SteerConfig
 from embodied_rl.config.earlier import with_later_options
 from embodied_rl.config.train import TrainConfig, from_dict, to_dict
 from embodied_rl.data import writer
@@ -100,6 +100,14 @@ def test_what_does_not_fit_the_suite_is_refused(
     with pytest.raises(UserError, match=said) as refused:
         opened(asks(collected(tmp_path / "data", **changes)), info=replace(INFO, **info))
     assert "\n" not in str(refused.value)
+
+
+def test_a_critic_reads_proprio_also_where_its_policy_does_not(tmp_path: Path) -> None:
+    data, learns, info = collected(tmp_path / "data"), policy(use_proprio=False), replace(INFO, proprio_dim=9)
+    opened(asks(data), learns, info)
+    steered = replace(asks(data), algorithm=SteerConfig())
+    with pytest.raises(UserError, match="has numbers of proprio: 8, and suite 'tabletop_goal' 9"):
+        opened(steered, learns, info)
 
 
 def test_data_that_is_not_there_is_refused(tmp_path: Path) -> None:

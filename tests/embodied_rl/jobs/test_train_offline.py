@@ -25,7 +25,7 @@ from embodied_rl.data.episodes import EpisodeInfo, EpisodeStore
 from embodied_rl.data.layout import ACTION_NAMES, PROPRIO_NAMES, DatasetSpec, Episode
 from embodied_rl.errors import UserError
 from embodied_rl.factory.policies import load_policy, policy_folder, save_policy
-from embodied_rl.jobs import train_setup
+from embodied_rl.jobs import ranks, train_setup
 from embodied_rl.policies.checkpoints.folder import read_provenance
 from embodied_rl.training.filtered_bc import own_successes
 from embodied_rl.training.offline import NoSimulator
@@ -106,8 +106,13 @@ def no_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: Any, **options: Any) -> None:
         raise AssertionError("a simulator was asked for")
 
-    for name in ("load", "open_tasks", "open_run"):
-        monkeypatch.setattr(train_setup, name, refuse)
+    for module, name in (
+        (train_setup, "load"),
+        (train_setup, "open_tasks"),
+        (train_setup, "open_run"),
+        (ranks, "open_run"),
+    ):
+        monkeypatch.setattr(module, name, refuse)
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
@@ -267,7 +272,7 @@ def test_a_rate_that_the_start_learned_is_kept(place: Path, tmp_path: Path, caps
     ("change", "said"),
     [
         (("--episodes", "20"), "--episodes 20: --data learns from what lies on disk"),
-        (("--algorithm", "ppo"), "--data is learned from by --algorithm imitate, not ppo"),
+        (("--algorithm", "ppo"), "--data is learned from by --algorithm imitate or steer, not ppo"),
         (("--scheduler", "pipelined"), "leave --scheduler out"),
         (("--env", "warp"), "leave --env out"),
         (("--policy", "mlp"), "for policies that see images"),
@@ -330,7 +335,7 @@ def test_from_python_it_is_the_same_run(place: Path) -> None:
 
 def test_what_a_config_asks_for_is_checked() -> None:
     base = as_offline(TrainConfig())
-    with pytest.raises(UserError, match="learned from by --algorithm imitate"):
+    with pytest.raises(UserError, match="learned from by --algorithm imitate or steer"):
         replace(base, data=("demos",), algorithm=PPOConfig()).check()
     with pytest.raises(UserError, match="data must be a list of names"):
         replace(base, data="demos")

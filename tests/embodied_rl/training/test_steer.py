@@ -31,7 +31,7 @@ from embodied_rl.training.settings import RunOptions, TaskSplit, TrainOutcome
 from tests.embodied_rl.rollout.test_help import with_expert
 from tests.embodied_rl.toy_run import JsonObserver, newest, settings_of
 from tests.toy import CHUNK, HELDOUT, TASKS, ToyEnv, ToyPolicy
-from tests.toy_demos import toy_demos
+from tests.toy_demos import demonstrations, toy_demos
 from tests.toy_steered import SteeredToy, steered_files
 
 ROUND, ROUNDS = 6, 2
@@ -254,6 +254,26 @@ def test_a_store_of_other_candidates_is_refused(tmp_path: Path) -> None:
 def test_a_policy_without_chunks_to_choose_from_is_refused() -> None:
     with pytest.raises(UserError, match="ToyPolicy offers none"):
         need_proposals(ToyPolicy())
+
+
+@pytest.mark.parametrize("says", [False, True])
+def test_demonstrations_that_say_no_outcome_are_successes(tmp_path: Path, says: bool) -> None:
+    """Those of other programs say none. Where a data set says it of some episodes, the others end in no success."""
+    samples = toy_demos(1.0).mixture.parts[0].samples
+    data = samples.data
+    data.success = data.success & says
+    config, learner = SteerConfig(imitate=False), settings_of(SteerConfig(), 1).learner
+    steered = steer.SteeredBC(
+        SteeredToy(), config, learner, toy_demos(1.0), demonstrations(range(2)), 3, "sample", tmp_path
+    )
+    kept = {SUMMARY: np.zeros((len(data.state), 3), np.float32), CANDIDATES: np.zeros((len(data.state), 2, CHUNK, 2))}
+    found = steered._of_demonstrations(samples, kept)
+    episode = samples.episode[samples.rows]
+    over = samples.rows + CHUNK >= data.starts[episode + 1]
+    won = over & (data.success[episode] if says else True)
+    assert 0 < won.sum() <= over.sum()
+    assert (won.sum() < over.sum()) == says
+    np.testing.assert_array_equal(found.reward.numpy() > 0, won)
 
 
 def test_the_critic_sees_each_decision_with_what_came_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
