@@ -10,6 +10,7 @@ from typing import Literal
 
 from embodied_rl.cli.parse import parse, wants_help
 from embodied_rl.errors import UserError
+from embodied_rl.evaluation.detector import load_detector
 from embodied_rl.real_robot.core.robot import robot_path
 from embodied_rl.real_robot.ros2.environment import enter, ros_environment
 from embodied_rl.utils.output import try_file
@@ -43,6 +44,9 @@ class DeployCommand:
     """What a real arm shall do; a twin's tasks have their own."""
     server: str | None = None
     """HOST:PORT of a policy server that runs already (None: one is started here)."""
+    detector: Path | None = None
+    """A failure detector of this policy (a file of `watch`). At its alarm a person is asked for, and the arm holds
+    where nobody takes it over within 3 s. The twin runs the tasks that it was calibrated for."""
     dry_run: bool = False
     """Decide every set point and send none: the arm is taken to be where it was asked to be."""
     shadow: bool = False
@@ -121,6 +125,7 @@ def _check(command: DeployCommand) -> None:
     if command.json is not None:
         try_file("--json", command.json)
     _check_robot(command)
+    _check_detector(command)
     _check_record(command.record)
 
 
@@ -138,6 +143,18 @@ def _check_robot(command: DeployCommand) -> None:
         raise UserError("--training-view is for a real arm: the twin's views are drawn by its simulator.")
     if view is not None and not (view / "meta" / "info.json").is_file():
         raise UserError(f"--training-view: {view} is no LeRobot data set.")
+
+
+def _check_detector(command: DeployCommand) -> None:
+    if command.detector is None:
+        return
+    if command.server is not None:
+        raise UserError("--detector belongs to the policy's server: start serve there with it, and leave it out here.")
+    if command.dry_run or command.shadow:
+        raise UserError("--detector judges what the policy does: leave it out with --dry-run and --shadow.")
+    detector = load_detector(command.detector)
+    if command.instruction is not None:
+        detector.limit(command.instruction)
 
 
 def _refuse_twins_options(command: DeployCommand) -> None:

@@ -89,6 +89,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "deploy": (
         ("embodied-rl deploy shipped --robot twin --episodes 5", "a simulated arm over real ROS 2"),
         ("embodied-rl deploy --robot arm.yaml --instruction 'open it' --dry-run", "nothing moves"),
+        ("embodied-rl deploy start --detector d.safetensors", "a person is asked for; else it holds"),
     ),
     "plan": (
         ("embodied-rl plan --policy openvla --gpu 80", "what fits on an 80 GiB GPU"),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from embodied_rl.cli.parse import parse, wants_help
 from embodied_rl.errors import UserError
+from embodied_rl.evaluation.detector import load_detector
 from embodied_rl.factory.policies import CheckpointOptions
 from embodied_rl.policy import ActMode
 from embodied_rl.real_robot.server.limits import ServerLimits
@@ -50,6 +52,9 @@ class ServeCommand(CheckpointOptions):
     mirror: bool = False
     """Swap left and right of each picture first: for clients that turn LIBERO's frames by 180 degrees, as openpi's
     example does, and a policy that was trained on this project's own upright frames."""
+    detector: Path | None = None
+    """A failure detector of this policy (a file of `watch`): each answer says how far the observation is from what was
+    demonstrated, and the bridge of `deploy` asks for a person. An instruction that it does not know is refused."""
     max_clients: int = _DEFAULT.max_clients
     """Connections at the same time."""
     max_message_mib: int = _DEFAULT.max_message_bytes >> 20
@@ -97,6 +102,7 @@ def main(argv: list[str]) -> int:
             images=command.images,
             mirror=command.mirror,
             limits=limits,
+            detector=command.detector,
         )
     )
     return 0
@@ -116,3 +122,5 @@ def _check(command: ServeCommand) -> None:
         value = getattr(command, name)
         if not least <= value <= most:
             raise UserError(f"--{name.replace('_', '-')} must lie in {least} to {most}, got {value}.")
+    if command.detector is not None:
+        load_detector(command.detector)  # what is no detector is refused before a policy is loaded

@@ -40,7 +40,7 @@ class WatchCommand:
     demos: tuple[str, ...] = ()
     """Demonstrations to compare with: data sets, as `embodied-rl sft` reads them."""
     out: Path
-    """File of the detector, for train --people-detector."""
+    """File of the detector, for deploy --detector, serve --detector and train --people-detector."""
     detector: Kind = "steps_to_go"
     """clock: decisions so far; nearest: distance from the nearest demonstrated state; steps_to_go: decisions so far,
     and those that were still to come from there."""

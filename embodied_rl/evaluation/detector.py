@@ -113,6 +113,11 @@ def indices(kind: Kind, sights: Sequence[Sight]) -> list[float]:
     return [index_of(kind, sights[: count + 1]) for count in range(len(sights))]
 
 
+def raises_alarm(kind: Kind, sights: Sequence[Sight], limit: float) -> bool:
+    """Whether the last decision of an episode so far raises an alarm."""
+    return len(sights) > FIRST and index_of(kind, sights) > limit
+
+
 @dataclass(frozen=True, slots=True)
 class WatchedEpisode:
     """An episode for calibration or a test: sights of its decisions, and the control step at which each began."""
@@ -156,8 +161,8 @@ class Detector:
         distance, to_go = self.states.nearest(features[None], instruction)
         return Sight(float(distance[0]), float(to_go[0]))
 
-    def alarm(self, sights: Sequence[Sight], instruction: str) -> bool:
-        """Whether the last of these decisions raises an alarm.
+    def limit(self, instruction: str) -> float:
+        """The index above which it raises an alarm.
 
         Raises:
             UserError: it was not calibrated for the task.
@@ -165,7 +170,19 @@ class Detector:
         if instruction not in self.limits:
             known = ", ".join(map(repr, list(self.limits)[:5]))
             raise UserError(f"the detector was not calibrated for '{instruction}', but for {known}: make another one.")
-        return len(sights) > FIRST and index_of(self.kind, sights) > self.limits[instruction]
+        return self.limits[instruction]
+
+    def alarm(self, sights: Sequence[Sight], instruction: str) -> bool:
+        """Whether the last of these decisions raises an alarm; UserError as `limit`."""
+        return raises_alarm(self.kind, sights, self.limit(instruction))
+
+    def require_chunk_len(self, chunk_len: int, path: Path) -> None:
+        """UserError unless a decision of the policy has as many control steps. path: the detector's."""
+        if chunk_len != self.chunk_len:
+            raise UserError(
+                f"{path} watches decisions of {self.chunk_len} control steps, and the policy makes them for "
+                f"{chunk_len}: calibrate it as the policy acts here."
+            )
 
     def require_policy(self, digest: str, name: str, path: Path) -> None:
         """UserError unless `digest` is of the weights that calibrated it. name: of the policy. path: the detector's."""

@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.table import Table
 
 from embodied_rl.errors import UserError
+from embodied_rl.evaluation.detector import load_detector
 from embodied_rl.evaluation.intervals import wilson
 from embodied_rl.jobs.deploy_views import data_set_views, recorded_views, simulated_views, write_views
 from embodied_rl.real_robot.deploy.dashboard import checklist, dashboard
@@ -29,6 +30,7 @@ from embodied_rl.real_robot.ros2.preflight import LIMITS, STOP, Check
 from embodied_rl.real_robot.twin.options import TwinOptions
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.utils.console import LastingConsole
+from embodied_rl.utils.words import counted
 
 RECORDINGS = Path("runs/deploy")
 _REFRESH_S = 0.1
@@ -51,6 +53,7 @@ def run(wanted: Any, environment: Mapping[str, str]) -> int:
     keys = None if wanted.robot == "twin" else Keys()  # no terminal, no arm
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the processes are ended on the way out
     console = LastingConsole()
+    plan = [] if keys is not None else held_out(wanted.suite, wanted.episodes, _known(wanted))
     console.say("starting: a first time compiles for a minute or two")
     path, config = recording_path(wanted.record), launcher_config(wanted, environment)
     with Launcher(
@@ -61,7 +64,7 @@ def run(wanted: Any, environment: Mapping[str, str]) -> int:
         bridge.wait(lambda: bridge.status.get("answers", 0) >= _ANSWERS, _ANSWER_S)
         if path is not None and bridge.status.get("answers"):
             _show_views(wanted, path, console)
-        done = _on_twin(wanted, launcher, console) if keys is None else _by_hand(launcher, keys, console)
+        done = _on_twin(wanted, plan, launcher, console) if keys is None else _by_hand(launcher, keys, console)
     if path is not None:
         console.say(f"recorded {path}")
     if path is not None and not (done or wanted.dry_run or wanted.shadow):
@@ -114,27 +117,44 @@ def launcher_config(wanted: Any, environment: Mapping[str, str]) -> LauncherConf
         looks=tuple(wanted.looks),
         speed=wanted.speed,
     )
-    server = None if wanted.server else ("embodied_rl", "serve", wanted.checkpoint or "shipped")
+    words = () if wanted.detector is None else ("--detector", str(wanted.detector))
+    server = None if wanted.server else ("embodied_rl", "serve", wanted.checkpoint or "shipped", *words)
     return LauncherConfig(environment=environment, server=server, bridge=bridge, twin=options if twin else None)
 
 
-def held_out(suite: str, episodes: int) -> list[tuple[str, int, float]]:
-    """Task, state and horizon (s) of so many episodes: the tasks in turn, from their held-out states."""
-    tasks = load_suite(suite)
+def _known(wanted: Any) -> Container[str] | None:
+    """Instructions that the detector was calibrated for; None without one: all."""
+    return None if wanted.detector is None else load_detector(wanted.detector).limits
+
+
+def held_out(suite: str, episodes: int, known: Container[str] | None = None) -> list[tuple[str, int, float]]:
+    """Task, state and horizon (s) of so many episodes: the tasks in turn, from their held-out states.
+
+    Args:
+        suite: The twin's.
+        episodes: How many.
+        known: Instructions of tasks that are run; None: all.
+
+    Raises:
+        UserError: There are not so many, or no task is known.
+    """
+    tasks = [task for task in load_suite(suite) if known is None or task.instruction in known]
+    if not tasks:
+        raise UserError(f"the detector was calibrated for no task of {suite}: name another --suite.")
     order = [
         (task.name, task.heldout_states[row], task.max_episode_steps / _CONTROL_HZ)
         for row in range(len(tasks[0].heldout_states))
         for task in tasks
     ]
     if episodes > len(order):
-        raise UserError(f"{suite} has {len(order)} held-out states: --episodes {len(order)} at most.")
+        what = "held-out states" if known is None else "held-out states of tasks that the detector knows"
+        raise UserError(f"{suite} has {len(order)} {what}: --episodes {len(order)} at most.")
     return order[:episodes]
 
 
-def _on_twin(wanted: Any, launcher: Launcher, console: LastingConsole) -> int:
+def _on_twin(wanted: Any, plan: Sequence[tuple[str, int, float]], launcher: Launcher, console: LastingConsole) -> int:
     assert launcher.twin is not None
     done: list[Episode] = []
-    plan = held_out(wanted.suite, wanted.episodes)
     with Live(console=console, refresh_per_second=4, transient=True, get_renderable=lambda: _shown(launcher, done)):
         for task, state, horizon_s in plan:
             run = shadow_episode if wanted.shadow else run_episode
@@ -155,12 +175,16 @@ def _on_twin(wanted: Any, launcher: Launcher, console: LastingConsole) -> int:
 
 
 def summary(done: list[Episode], status: Mapping[str, Any]) -> dict[str, Any]:
-    """Success with its interval, episodes, and the bridge's last status."""
+    """Success with its interval, alarms of the failure detector, episodes, and the bridge's last status."""
     won = sum(episode.success for episode in done)
     low, high = wilson(won, len(done))
     holds = sum(episode.holds for episode in done)
     share = f"{won / len(done):.0%}, {low:.0%} to {high:.0%} at 95 %"
-    text = f"{won} of {len(done)} episodes succeeded ({share}); {holds} holds"
+    text, alarms = f"{won} of {len(done)} episodes succeeded ({share}); {holds} holds", None
+    if status.get("detector"):
+        alarms = alarm_counts(done)
+        text += f"; {counted(alarms['raised'], 'alarm')}: {alarms['before_failures']} before a failure, "
+        text += f"{alarms['before_successes']} before a success"
     if status.get("mode") == "dry_run":
         decided = ", ".join(f"{count} {outcome}" for outcome, count in status["outcomes"].items()) or "none"
         text = f"dry run: set points decided in {len(done)} episodes: {decided}; none was sent; {holds} holds"
@@ -172,9 +196,17 @@ def summary(done: list[Episode], status: Mapping[str, Any]) -> dict[str, Any]:
         "won": won,
         "episodes": len(done),
         "interval": [low, high],
+        "alarms": alarms,
         "status": dict(status),
         "by_episode": episodes,
     }
+
+
+def alarm_counts(done: Sequence[Episode]) -> dict[str, int]:
+    """How many alarms were raised in all, in episodes that failed, and in those that succeeded."""
+    won = sum(len(episode.alarms) for episode in done if episode.success)
+    lost = sum(len(episode.alarms) for episode in done if not episode.success)
+    return {"raised": won + lost, "before_failures": lost, "before_successes": won}
 
 
 def _by_hand(launcher: Launcher, keys: Keys, console: LastingConsole) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from embodied_rl.config.policies import CUSTOM
 from embodied_rl.errors import UserError
+from embodied_rl.evaluation.detector import detector_digest, load_detector
 from embodied_rl.factory.policies import CheckpointOptions, open_policy, policy_folder, policy_info
 from embodied_rl.jobs.describe import policy_words, weights_words
 from embodied_rl.policies.checkpoints.folder import read_json, read_provenance
@@ -25,9 +26,11 @@ from embodied_rl.real_robot.client.wire import MAX_LIST, PROTOCOL
 from embodied_rl.real_robot.server.images import ImageFitter
 from embodied_rl.real_robot.server.limits import ServerLimits
 from embodied_rl.real_robot.server.observations import GENERIC, MAX_SIDE, OPENPI, OPTIONS, PolicySpec
+from embodied_rl.real_robot.server.served_detector import ServedDetector
 from embodied_rl.real_robot.server.served_policy import ServedPolicy
 from embodied_rl.sim.libero.protocol import NATIVE, PROTOCOLS
 from embodied_rl.telemetry.info import PolicyInfo
+from embodied_rl.training.filtered_bc import weights_digest
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.machine import pick_device
 from embodied_rl.utils.suites import OFFICIAL_SUITES, TABLETOP_SUITES, base_suite
@@ -44,7 +47,7 @@ _PUBLISHED = {"openvla": "openvla", "openvla_oft": "openvla", "pi0": "openpi", "
 
 @dataclass(frozen=True, kw_only=True)
 class ServeRequest:
-    """What is served, where and to whom. images: an image pipeline, None for the checkpoint's."""
+    """What is served, where and to whom. images: an image pipeline, None for the checkpoint's. detector: its file."""
 
     options: CheckpointOptions
     host: str
@@ -57,6 +60,7 @@ class ServeRequest:
     images: str | None
     mirror: bool
     limits: ServerLimits
+    detector: Path | None = None
 
 
 def run(request: ServeRequest) -> None:
@@ -71,6 +75,7 @@ def run(request: ServeRequest) -> None:
         if policy.architecture == CUSTOM:
             raise UserError(f"serve answers with the built-in policies, and {checkpoint} holds a custom one.")
         policy.with_value = False
+        detector = None if request.detector is None else open_detector(request.detector, policy, checkpoint)
         if request.compile:
             from embodied_rl.policies.compile import need_compiler
 
@@ -95,10 +100,11 @@ def run(request: ServeRequest) -> None:
             limits=request.limits,
             seed=request.seed,
             token=request.token,
+            watch=None if detector is None else detector.see,
         )
         _log_to_stderr()
         try:
-            asyncio.run(_serve(server, served, address, console))
+            asyncio.run(_serve(server, served, detector, address, console))
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
@@ -108,7 +114,21 @@ def run(request: ServeRequest) -> None:
     console.say(f"stopped after {counted(server.metrics.requests['ok'], 'answer')}")
 
 
-async def _serve(server: PolicyServer, served: ServedPolicy, address: socket.socket, console: LastingConsole) -> None:
+def open_detector(path: Path, policy: AnyPolicy, checkpoint: str) -> ServedDetector:
+    """The failure detector of a file, for the policy in `checkpoint`; UserError where it is another one's."""
+    detector = load_detector(path)
+    detector.require_chunk_len(policy.chunk_len, path)
+    detector.require_policy(weights_digest(policy), checkpoint, path)
+    return ServedDetector(detector, policy)
+
+
+async def _serve(
+    server: PolicyServer,
+    served: ServedPolicy,
+    detector: ServedDetector | None,
+    address: socket.socket,
+    console: LastingConsole,
+) -> None:
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
@@ -123,7 +143,13 @@ async def _serve(server: PolicyServer, served: ServedPolicy, address: socket.soc
     host, port = address.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     ready = f"ready: ws://{shown}:{port}  (Ctrl-C stops it)"
-    await server.run(address, lambda: served.warm_up(rows), lambda: console.say(ready))
+
+    def warm_up() -> None:
+        served.warm_up(rows)
+        if detector is not None:
+            detector.warm_up(served.spec)
+
+    await server.run(address, warm_up, lambda: console.say(ready))
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -246,7 +272,13 @@ def metadata(info: PolicyInfo, spec: PolicySpec, pipeline: str, request: ServeRe
         "max_image_side": MAX_SIDE,
         "max_message_bytes": request.limits.max_message_bytes,
         "deadline_ms": request.limits.deadline_ms,
+        "detector": _detector_words(request.detector),
     }
+
+
+def _detector_words(path: Path | None) -> str | None:
+    """Which detector watches: its kind and the digest of its file."""
+    return None if path is None else f"{load_detector(path).kind} {detector_digest(path)[:12]}"
 
 
 def _head(info: PolicyInfo, spec: PolicySpec, pipeline: str, request: ServeRequest) -> list[str]:
@@ -261,10 +293,11 @@ def _head(info: PolicyInfo, spec: PolicySpec, pipeline: str, request: ServeReque
         "reads": ", ".join(part for part, read in parts.items() if read),
         "answers": f"{spec.chunk_len} actions of {spec.action_dim}, {request.mode}",
         "images": f"of another size: {pipeline}" + ("; left and right are swapped" if request.mirror else ""),
+        "detector": f"{_detector_words(request.detector)}, {request.detector}",
         "access": access(request.host, request.token),
     }
-    left_out = () if spec.cameras else ("unnorm key", "images")
-    return [f"{name:<12}{text}" for name, text in rows.items() if name not in left_out]
+    shown = {"unnorm key": spec.cameras, "images": spec.cameras, "detector": request.detector}
+    return [f"{name:<12}{text}" for name, text in rows.items() if shown.get(name, True)]
 
 
 def _server_class() -> type[PolicyServer]:

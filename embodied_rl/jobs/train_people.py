@@ -43,11 +43,7 @@ def open_watcher(config: TrainConfig, policy: Any, instructions: Sequence[str]) 
             raise UserError(f"{path} is no longer the detector that {config.output} began with, which is {kept}.")
         path = kept
     detector = load_detector(path)
-    if detector.chunk_len != policy.chunk_len:
-        raise UserError(
-            f"{path} watches decisions of {detector.chunk_len} control steps, and the policy makes them for "
-            f"{policy.chunk_len}: calibrate it as the policy acts here."
-        )
+    detector.require_chunk_len(policy.chunk_len, path)
     if "instruction" in config.perturb:
         raise UserError("--people-rule detector knows tasks by their words: leave --perturb instruction out.")
     if unknown := [words for words in instructions if words not in detector.limits]:

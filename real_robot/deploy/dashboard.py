@@ -47,6 +47,8 @@ def dashboard(status: Mapping[str, Any], episodes: Sequence[Episode], note: str,
     last = f", last: {status['last_hold']}" if status["last_hold"] else ""
     table.add_row("holds", Text(f"{status['holds']}{last}"))
     table.add_row("takeovers", _interventions(status))
+    if status["detector"] is not None:
+        table.add_row("detector", Text(f"{status['detector']['name']}; {_alarms(status['detector']['alarms'])}"))
     if status["recording"] is not None:
         table.add_row("recording", _recording(status["recording"]))
     if episodes and status["mode"] == "live":
@@ -57,6 +59,10 @@ def dashboard(status: Mapping[str, Any], episodes: Sequence[Episode], note: str,
     if note:
         table.add_row("", Text(note, style="dim"))
     return table
+
+
+def _alarms(decisions: Sequence[int]) -> str:
+    return f"alarm at decision {', '.join(map(str, decisions))}" if decisions else "no alarm in this episode"
 
 
 def _recording(recording: Mapping[str, Any]) -> Text:

@@ -24,6 +24,7 @@ class Episode:
         seconds: Simulated time from start to success or horizon.
         holds: How often a watchdog made the arm hold.
         note: What ended it otherwise; empty.
+        alarms: Decisions at which the failure detector raised an alarm, counted from 1.
     """
 
     task: str
@@ -32,6 +33,7 @@ class Episode:
     seconds: float
     holds: int
     note: str = ""
+    alarms: tuple[int, ...] = ()
 
 
 def run_episode(bridge: BridgeRemote, twin: TwinRemote, task: str, state: int, horizon_s: float) -> Episode:
@@ -65,7 +67,9 @@ def run_episode(bridge: BridgeRemote, twin: TwinRemote, task: str, state: int, h
     if bridge.status.get("mode") == "live":  # what was not sent has no outcome
         bridge.outcome("success" if success else "failure")
     to_idle(bridge)
-    return Episode(task, state, success, seconds, int(bridge.status.get("holds", 0)) - holds, note)
+    bridge.wait(lambda: bridge.status.get("state") == "idle", _HEARD_S)  # what it says of the whole episode
+    held, detector = int(bridge.status.get("holds", 0)) - holds, bridge.status.get("detector") or {}
+    return Episode(task, state, success, seconds, held, note, tuple(detector.get("alarms", ())))
 
 
 def shadow_episode(bridge: BridgeRemote, twin: TwinRemote, task: str, state: int, horizon_s: float) -> Episode:

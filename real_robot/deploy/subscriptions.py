@@ -32,6 +32,7 @@ STATUS: dict[str, Kind] = {
     "since_intervention_s": Maybe(float),
     "instruction": str,
     "policy": str,
+    "detector": Maybe({"name": str, "alarms": Many(int)}),
     "recording": Maybe({"file": str, "dropped": int, "problem": str}),
     "flows": Each({"rate_hz": float, "age_ms": float}),
 }

@@ -14,6 +14,7 @@ from embodied_rl.real_robot.core.gate import GateOutcome
 from embodied_rl.real_robot.core.kinematics import Origin
 from embodied_rl.real_robot.core.states import ArmState
 from embodied_rl.real_robot.record.events import (
+    AlarmRaised,
     CameraImage,
     ChunkArrived,
     ControlStep,
@@ -114,6 +115,8 @@ class BridgeRecorder:
             self._sink.record(JointStates(event.time_ns, event.names, event.positions, event.velocities))
         elif isinstance(event, ButtonMoved):
             self._sink.record(EmergencyStop(event.time_ns, event.pressed))
+        elif isinstance(event, AlarmRaised):
+            self._sink.record(event)
         elif isinstance(event, StateChanged):
             self._sink.record(event.transition)
             if event.transition.accepted:

@@ -33,6 +33,7 @@ TOPICS: dict[type, str] = {
     events.EpisodeEnded: f"{PREFIX}/episode_ended",
     events.JointStates: f"{PREFIX}/joint_states",
     events.ChunkArrived: f"{PREFIX}/chunk",
+    events.AlarmRaised: f"{PREFIX}/alarm",
     events.ControlStep: f"{PREFIX}/step",
     events.EmergencyStop: f"{PREFIX}/estop",
     Tick: f"{PREFIX}/tick",

@@ -141,6 +141,27 @@ class ChunkArrived:
 
 
 @dataclass(frozen=True)
+class AlarmRaised:
+    """The failure detector says that the episode is going to fail.
+
+    Args:
+        time_ns: When.
+        episode: The episode's number.
+        decision: Of the episode, from 1: as the detector counts them, after so many control steps each.
+        kind: What the detector follows.
+        index: What it was at this decision.
+        limit: What 95 % of the successes never exceed.
+    """
+
+    time_ns: int
+    episode: int
+    decision: int
+    kind: str
+    index: float
+    limit: float
+
+
+@dataclass(frozen=True)
 class ControlStep:
     """One control step in the policy's terms: what was seen, what was asked. Training reads these.
 
@@ -209,6 +230,7 @@ RecordEvent = (
     | CameraImage
     | JointStates
     | ChunkArrived
+    | AlarmRaised
     | ControlStep
     | EmergencyStop
     | RawMessage

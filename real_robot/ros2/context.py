@@ -11,6 +11,7 @@ from embodied_rl.real_robot.core.executor import ExecutorConfig, Overlap
 from embodied_rl.real_robot.core.robot import Robot, load_robot
 from embodied_rl.real_robot.ros2.clock import Clock
 from embodied_rl.real_robot.ros2.config import RosConfig, load_ros_config
+from embodied_rl.real_robot.ros2.failure_alarm import FailureAlarm
 from embodied_rl.real_robot.ros2.inference_client import Client, InferenceClient, InferenceConfig
 from embodied_rl.real_robot.ros2.loop import ControlLoop
 from embodied_rl.real_robot.ros2.metadata import wrong_metadata
@@ -38,6 +39,7 @@ class BridgeContext:
         loop: Decides every set point.
         observations: What the policy is asked.
         inference: Asks the policy.
+        alarm: Asks for a person where the server's failure detector raises an alarm.
     """
 
     options: BridgeOptions
@@ -49,6 +51,7 @@ class BridgeContext:
     loop: ControlLoop
     observations: Observations
     inference: InferenceClient
+    alarm: FailureAlarm
 
 
 def make_context(
@@ -83,7 +86,8 @@ def make_context(
     observations = Observations(loop, cameras, Proprio(robot.chain, config.base), chain)
     ask = InferenceConfig(options.aligned, options.latency_s, continues=options.overlap == REALTIME)
     inference = InferenceClient(loop, observations, list(clients), clock, ask)
-    return BridgeContext(options, robot, config, session, metadata, clock, loop, observations, inference)
+    alarm = FailureAlarm(loop)
+    return BridgeContext(options, robot, config, session, metadata, clock, loop, observations, inference, alarm)
 
 
 def _executor_config(metadata: Mapping[str, Any], options: BridgeOptions, cameras: int) -> ExecutorConfig:

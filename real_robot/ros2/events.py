@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from embodied_rl.evaluation.detector import Kind, Sight
 from embodied_rl.real_robot.core.executor import Receipt, StepAction
 from embodied_rl.real_robot.core.runtime import Tick
 from embodied_rl.real_robot.core.states import Transition
+from embodied_rl.real_robot.record.events import AlarmRaised
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,27 @@ class ChunkDecided:
     infer_ms: float
     receipt: Receipt
     frozen: int = 0
+
+
+@dataclass(frozen=True)
+class ObservationWatched:
+    """What the server's failure detector says of an observation.
+
+    Args:
+        time_ns: When the answer came.
+        observed_ns: The stamp of the observation.
+        kind: What the detector follows.
+        chunk_len: Control steps of one of its decisions.
+        sight: Distance to the nearest demonstrated state, and decisions to go from there.
+        limit: The index above which it raises an alarm, of the observation's task.
+    """
+
+    time_ns: int
+    observed_ns: int
+    kind: Kind
+    chunk_len: int
+    sight: Sight
+    limit: float
 
 
 @dataclass(frozen=True)
@@ -161,6 +184,8 @@ Event = (
     ObservationTaken
     | JointsMeasured
     | ChunkDecided
+    | ObservationWatched
+    | AlarmRaised
     | PolicyServed
     | ActionTaken
     | CommandJudged

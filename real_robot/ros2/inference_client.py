@@ -14,15 +14,18 @@ from embodied_rl.real_robot.core.executor import Chunk
 from embodied_rl.real_robot.core.states import ArmState, Event
 from embodied_rl.real_robot.ros2.clock import Clock
 from embodied_rl.real_robot.ros2.events import PolicyServed
+from embodied_rl.real_robot.ros2.failure_alarm import watched
 from embodied_rl.real_robot.ros2.loop import ControlLoop
+from embodied_rl.real_robot.ros2.messages import MessageError
 from embodied_rl.real_robot.ros2.metadata import wrong_metadata
 from embodied_rl.real_robot.ros2.observations import Observations, request_of
 from embodied_rl.real_robot.ros2.options import JOIN_S
 
 _LOOK_S = 0.05
 _LAYOUT = ("cameras", "instruction", "proprio_dim", "chunk_len", "action_dim")
-_MEANING = ("protocol", "embodiment", "unnorm_key", "image_pipeline", "mirror")
-"""What the numbers and pictures stand for. A server that comes back with another layout or meaning is refused."""
+_MEANING = ("protocol", "embodiment", "unnorm_key", "image_pipeline", "mirror", "detector")
+"""What the numbers and pictures stand for, and who watches. A server that comes back with another layout or meaning is
+refused."""
 _POLICY = ("policy", "weights", "mode", "image_size")
 """Another policy of the same layout and meaning: somebody must accept it."""
 _ADVICE = "serve the first one again, or start the bridge again"
@@ -251,6 +254,11 @@ class InferenceClient:
     def _take(self, answer: dict[str, Any], metadata: dict[str, Any], asked: InferenceRequest) -> None:
         now_ns = self._clock.now_ns()
         infer_ms = (now_ns - asked.began_ns) / 1e6
+        try:
+            seen = watched(answer, now_ns, asked.observed_ns) if metadata.get("detector") else None
+        except MessageError as error:  # unwatched, the policy must not act: its silence makes the arm hold
+            self._failed(str(error))
+            return
         with self._lock:
             if asked.episode != self._episode:
                 self._loop.heartbeat(now_ns)
@@ -261,6 +269,8 @@ class InferenceClient:
         actions = np.asarray(answer["actions"], np.float64)
         chunk = Chunk(stamp_ns, actions, str(metadata.get("weights", "")))
         receipt = self._loop.chunk(chunk, now_ns, infer_ms, asked.frozen)
+        if seen is not None:
+            self._loop.events.emit(seen)
         with self._lock:
             self._failing = not receipt.in_time
             late = "" if receipt.in_time else f"it came {receipt.delay_steps} steps after its observation"

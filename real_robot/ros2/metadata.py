@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from embodied_rl.real_robot.client.wire import PROTOCOL
-from embodied_rl.real_robot.ros2.messages import Kind, Many, MessageError, check
+from embodied_rl.real_robot.ros2.messages import Kind, Many, Maybe, MessageError, check
 
 _SIZES = {"cameras": (0, 16), "proprio_dim": (0, 4096), "chunk_len": (1, 4096), "action_dim": (1, 4096)}
 _KIND: dict[str, Kind] = {**dict.fromkeys(_SIZES, int), "policy": str, "instruction": bool}
@@ -20,6 +20,7 @@ def wrong_metadata(metadata: Mapping[str, Any]) -> str:
         check(dict(metadata), _KIND)
         if metadata.get("tasks") is not None:
             check(metadata["tasks"], Many(str), "tasks")
+        check(metadata.get("detector"), Maybe(str), "detector")
         if metadata.get("views") is not None:
             check(metadata["views"], Many(str), "views")
         json.dumps(dict(metadata))  # the recording and the status say it too

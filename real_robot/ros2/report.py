@@ -11,6 +11,7 @@ import numpy as np
 from embodied_rl.real_robot.core.gate import GateOutcome
 from embodied_rl.real_robot.core.pace import USUAL
 from embodied_rl.real_robot.core.states import ArmState
+from embodied_rl.real_robot.record.events import AlarmRaised
 from embodied_rl.real_robot.ros2 import qos
 from embodied_rl.real_robot.ros2.adapters.stamps import set_time
 from embodied_rl.real_robot.ros2.context import BridgeContext
@@ -42,6 +43,7 @@ class Reporter:
         self._context, self._inputs, self._recording, self._text = context, inputs, recording, String
         self._array, self._status, self._pair = DiagnosticArray, DiagnosticStatus, KeyValue
         node = context.session.node
+        self._log = node.get_logger()
         self._states = node.create_publisher(String, "~/state", qos.latched())
         self._statuses = node.create_publisher(String, "~/status", qos.command())
         self._diagnostics = node.create_publisher(DiagnosticArray, "/diagnostics", qos.event(10))
@@ -100,6 +102,7 @@ class Reporter:
             "since_intervention_s": (now_ns - self._last_intervention_ns) / 1e9 if self._interventions else None,
             "instruction": context.observations.instruction,
             "policy": report.policy or context.metadata["policy"],
+            "detector": self._detector(),
             "recording": None if self._recording is None else self._recording.status(),
             "buttons": self._inputs.buttons.report,
             "flows": {
@@ -114,8 +117,14 @@ class Reporter:
         asked = inference.report.answers or inference.report.errors
         policy = (policy_problem(inference.report, loop, now_ns) or inference.report.last_error) if asked else ""
         unknown = unknown_task(self._context.observations.instruction, inference.metadata)
-        mine = [self._inputs.instruction_problem, unknown, self._inputs.twist_problem]
+        asks = self._context.alarm.asks
+        mine = [asks, self._inputs.instruction_problem, unknown, self._inputs.twist_problem]
         return [*([f"policy: {policy}"] if policy else []), *filter(None, mine), *self._idle(), *self._unrecorded()]
+
+    def _detector(self) -> dict[str, Any] | None:
+        """The server's failure detector, and the decisions of this or the last episode at which it raised an alarm."""
+        name = self._context.inference.metadata.get("detector")
+        return {"name": name, "alarms": self._context.alarm.alarms} if name else None
 
     def _idle(self) -> list[str]:
         """Why an arm that runs stands still."""
@@ -155,6 +164,9 @@ class Reporter:
                 self._taken.clear()
         elif isinstance(event, Intervened) and event.began:
             self._interventions, self._last_intervention_ns = event.number, event.time_ns
+        elif isinstance(event, AlarmRaised):
+            words = f"decision {event.decision} of episode {event.episode} raised an alarm of the failure detector"
+            self._log.warning(f"{words} ({event.kind} {event.index:.1f}, at most {event.limit:.1f})")
         elif isinstance(event, ActionTaken):
             self._steps.append(event.time_ns)
             self._acts.append(event.action is not None)

@@ -26,7 +26,7 @@ from websockets.http11 import Response
 from websockets.protocol import State
 
 from embodied_rl.real_robot.client.wire import WireError, pack, unpack
-from embodied_rl.real_robot.server.batcher import Batcher, Decide, LateError
+from embodied_rl.real_robot.server.batcher import Batcher, Decide, LateError, Watch
 from embodied_rl.real_robot.server.gate import WrongTokens, has_token, plain
 from embodied_rl.real_robot.server.limits import ServerLimits
 from embodied_rl.real_robot.server.messages import address_of, ending, name_of, one_too_many, receive
@@ -57,6 +57,7 @@ class PolicyServer:
         seed: Of the draws of clients that send none: they get this seed, and the number of the decision in their
             connection.
         token: What clients must show; None lets everybody in.
+        watch: Says what a failure detector makes of each observation; None without one. See `ServedDetector.see`.
 
     Example:
         >>> server = PolicyServer(served.decide, spec, ImageFitter(size=64), metadata={})
@@ -73,10 +74,11 @@ class PolicyServer:
         limits: ServerLimits | None = None,
         seed: int = 0,
         token: str | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self.limits = limits or ServerLimits()
         self.metrics = ServerMetrics()
-        self._decide, self._spec, self._image = decide, spec, image
+        self._decide, self._spec, self._image, self._see = decide, spec, image, watch
         self._first = pack(dict(metadata))
         self._seed, self._token = seed, token
         self._wrong = WrongTokens(self.limits.wrong_tokens, self.limits.wrong_tokens_s)
@@ -99,7 +101,7 @@ class PolicyServer:
             warm_up: Runs first, in the thread that will decide.
             on_ready: Called once clients are heard.
         """
-        self._batcher = Batcher(self._decide, self.limits, self.metrics, lambda: len(self._clients))
+        self._batcher = Batcher(self._decide, self.limits, self.metrics, lambda: len(self._clients), self._see)
         await self._batcher.in_thread(warm_up)
         for height, width in _USUAL if self._spec.cameras else ():
             self._image(np.zeros((height, width, 3), np.uint8))
@@ -275,15 +277,14 @@ class PolicyServer:
         timing = {"infer_ms": decision.infer_ms, "queue_ms": decision.queue_ms, "read_ms": read_ms}
         if took is not None:
             timing["prev_total_ms"] = 1000 * took
-        return pack(
-            {
-                "actions": decision.actions,
-                "server_timing": timing | {"batch_rows": decision.rows},
-                "policy_timing": {"infer_ms": decision.infer_ms},
-                "seed": request.seed,
-                "decision": request.decision,
-            }
-        )
+        said = {
+            "actions": decision.actions,
+            "server_timing": timing | {"batch_rows": decision.rows},
+            "policy_timing": {"infer_ms": decision.infer_ms},
+            "seed": request.seed,
+            "decision": request.decision,
+        }
+        return pack(said if decision.seen is None else said | {"detector": dict(decision.seen)})
 
     def _read(self, data: bytes | str) -> Request:
         if isinstance(data, str):

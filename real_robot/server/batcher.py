@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from embodied_rl.real_robot.server.limits import ServerLimits
 from embodied_rl.real_robot.server.metrics import ServerMetrics
@@ -17,6 +17,8 @@ from embodied_rl.types import Array
 
 T = TypeVar("T")
 Decide = Callable[[Sequence[Request]], list[Array | str]]
+Watch = Callable[[Request], Mapping[str, Any] | str]
+"""What a failure detector says of an observation (`ServedDetector.see`), or one line that says why nothing."""
 
 
 class LateError(RequestError):
@@ -25,12 +27,14 @@ class LateError(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """actions: finite float32 [K, A]; times in ms; rows: requests that were decided in the same call."""
+    """actions: finite float32 [K, A]; times in ms; rows: requests that were decided in the same call; seen: what the
+    failure detector says of the observation, None without one."""
 
     actions: Array
     queue_ms: float
     infer_ms: float
     rows: int
+    seen: Mapping[str, Any] | None = None
 
 
 @dataclass(slots=True)
@@ -51,6 +55,7 @@ class Batcher:
     Args:
         decide: Runs in the one thread of this object.
         clients: How many clients are connected now.
+        watch: Runs in the same thread, for each request that has actions; None without a failure detector.
 
     Example:
         >>> batcher = Batcher(served.decide, limits, ServerMetrics(), lambda: 1)
@@ -59,9 +64,15 @@ class Batcher:
     """
 
     def __init__(
-        self, decide: Decide, limits: ServerLimits, metrics: ServerMetrics, clients: Callable[[], int]
+        self,
+        decide: Decide,
+        limits: ServerLimits,
+        metrics: ServerMetrics,
+        clients: Callable[[], int],
+        watch: Watch | None = None,
     ) -> None:
         self._decide, self._limits, self._metrics, self._clients = decide, limits, metrics, clients
+        self._watch = watch
         self._queue: deque[_Waiting] = deque()
         self._arrived = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "policy")
@@ -141,7 +152,7 @@ class Batcher:
         began = time.monotonic()
         requests = [waiting.request for waiting in batch]
         try:
-            answers = await self.in_thread(lambda: self._decide(requests))
+            answers = await self.in_thread(lambda: self._decided(requests))
         except BaseException:
             _give_up(batch)
             raise
@@ -155,7 +166,19 @@ class Batcher:
                 waiting.answer.set_exception(RequestError(answer))
             else:
                 queued = 1000 * (began - waiting.since)
-                waiting.answer.set_result(BatchResult(answer, queued, 1000 * seconds, len(batch)))
+                actions, seen = answer
+                waiting.answer.set_result(BatchResult(actions, queued, 1000 * seconds, len(batch), seen))
+
+    def _decided(self, requests: Sequence[Request]) -> list[tuple[Array, Mapping[str, Any] | None] | str]:
+        """For each request its actions and what is seen, or why there are none."""
+        found = list[tuple[Array, Mapping[str, Any] | None] | str]()
+        for request, answer in zip(requests, self._decide(requests), strict=True):
+            if isinstance(answer, str) or self._watch is None:
+                found.append(answer if isinstance(answer, str) else (answer, None))
+            else:
+                seen = self._watch(request)
+                found.append(seen if isinstance(seen, str) else (answer, seen))
+        return found
 
 
 def _give_up(waiting: Iterable[_Waiting]) -> None:

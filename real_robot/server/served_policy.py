@@ -20,6 +20,12 @@ from embodied_rl.types import Array, Observation
 _log = logging.getLogger("embodied_rl.serve")
 
 
+def black_request(spec: PolicySpec, instruction: str) -> Request:
+    """A request with black pictures, to be tried before the first client comes."""
+    images = np.zeros((spec.cameras, spec.image_size, spec.image_size, 3), np.uint8)
+    return Request(images, np.zeros(spec.proprio_dim, np.float32), instruction, 0, 0)
+
+
 class ServedPolicy:
     """`decide` for the server's one policy thread.
 
@@ -61,9 +67,7 @@ class ServedPolicy:
 
     def warm_up(self, rows: Sequence[int]) -> None:
         """Decide batches of so many black pictures; raises what a policy that cannot act raises."""
-        spec = self.spec
-        images = np.zeros((spec.cameras, spec.image_size, spec.image_size, 3), np.uint8)
-        request = Request(images, np.zeros(spec.proprio_dim, np.float32), "do nothing", 0, 0)
+        spec, request = self.spec, black_request(self.spec, "do nothing")
         for count in rows:
             self._act([request] * count)
         if spec.continues:

@@ -35,6 +35,7 @@ STATUS: dict[str, Any] = {
     "last_hold": "",
     "interventions": 1,
     "since_intervention_s": 4.0,
+    "detector": None,
     "recording": {"file": "run.mcap", "dropped": 2, "problem": ""},
 }
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.real_robot.server.app import PolicyServer
+from embodied_rl.real_robot.server.batcher import Watch
 from embodied_rl.real_robot.server.images import ImageFitter
 from embodied_rl.real_robot.server.limits import ServerLimits
 from embodied_rl.real_robot.server.observations import PolicySpec, Request
@@ -46,10 +47,11 @@ class Serving:
         port: int = 0,
         token: str | None = None,
         image: Callable[[Array], Array] | None = None,
+        watch: Watch | None = None,
         **limits: Any,
     ) -> None:
         self.batches: list[int] = []
-        self._image = image or ImageFitter(size=8)
+        self._image, self._watch = image or ImageFitter(size=8), watch
         self._decide, self._token, self._limits = decide, token, ServerLimits(**limits)
         self._listener = socket.socket()
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -69,6 +71,7 @@ class Serving:
             limits=self._limits,
             seed=5,
             token=self._token,
+            watch=self._watch,
         )
         try:
             await self.server.run(self._listener, lambda: None, self._ready.set)

@@ -16,7 +16,7 @@ from embodied_rl.real_robot.core.runtime import Tick
 from embodied_rl.real_robot.core.states import ArmState, Event
 from embodied_rl.real_robot.record.bridge import BridgeRecorder, _rotation_vector, stamp_of
 from embodied_rl.real_robot.record.episodes import read_episodes, stored_images
-from embodied_rl.real_robot.record.events import ControlStep, EventSink, PolicyChanged
+from embodied_rl.real_robot.record.events import AlarmRaised, ControlStep, EventSink, PolicyChanged
 from embodied_rl.real_robot.record.reader import RecordingFile
 from embodied_rl.real_robot.record.recorder import Recorder
 from embodied_rl.real_robot.ros2.events import (
@@ -79,6 +79,8 @@ def test_a_session_at_the_bridge_becomes_training_data(tmp_path: Path) -> None:
             desk.tick()
         assert desk.loop.state is ArmState.HUMAN
         desk.loop.release(desk.now)
+        alarm = AlarmRaised(desk.now, 1, 12, "steps_to_go", 31.5, 27.0)
+        desk.loop.events.emit(alarm)
         desk.mark(False, "success")
         desk.recorder.close()
     recording = RecordingFile(path)
@@ -96,6 +98,7 @@ def test_a_session_at_the_bridge_becomes_training_data(tmp_path: Path) -> None:
     stored = stored_images(recording, ["front"])
     assert all(stored.issuperset(row) for row in episode.images(["front"]))
     assert len(list(recording.events(Tick))) > 100
+    assert list(recording.events(AlarmRaised)) == [alarm]
     assert len(episode.parts("human", 20.0)) == 1
 
 

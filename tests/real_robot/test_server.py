@@ -53,6 +53,34 @@ def test_metadata_comes_first_and_then_an_answer_a_request(server: Serving) -> N
             assert (answer["seed"], answer["decision"]) == (5, decision)
         assert answer["server_timing"].keys() >= {"infer_ms", "queue_ms", "prev_total_ms"}
         assert answer["policy_timing"]["infer_ms"] >= 0
+        assert "detector" not in answer, "nobody watches"
+
+
+def test_what_a_detector_says_of_an_observation_comes_with_its_answer() -> None:
+    """Of each request its own; a request of which it says nothing gets no actions, and the others theirs."""
+
+    def watch(request: Request) -> dict[str, object] | str:
+        if request.instruction == "dance":
+            return "the detector was not calibrated for 'dance'"
+        return {"kind": "nearest", "distance": float(request.images[0, 0, 0, 0])}
+
+    with Serving(watch=watch, max_batch_delay_ms=60_000) as server:
+        clients = [OpenpiLike(server.port) for _ in range(3)]
+        obs = [libero_obs(seed) | {"seed": seed} for seed in range(3)]
+        obs[1]["prompt"] = "dance"
+        with ThreadPoolExecutor(3) as pool:
+            asked = [pool.submit(client.infer, one) for client, one in zip(clients, obs, strict=True)]
+        with pytest.raises(RuntimeError, match="not calibrated for 'dance'"):
+            asked[1].result()
+        for row in (0, 2):
+            answer = asked[row].result()
+            assert answer["detector"] == {"kind": "nearest", "distance": float(obs[row]["observation/image"][0, 0, 0])}
+            assert np.array_equal(answer["actions"], expected(row, row, 0))
+        assert server.batches == [3]
+        for row in (0, 2):
+            clients[row].socket.close()
+        assert "detector" in clients[1].infer(obs[0]), "the connection goes on"
+        clients[1].socket.close()
 
 
 def test_a_seed_decides_alone(server: Serving) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from embodied_rl.cli import deploy, main
 from embodied_rl.errors import UserError
+from embodied_rl.evaluation.detector import Detector, save_detector
 from embodied_rl.jobs.deploy import held_out, launcher_config, may_go_on, recording_path, run, summary
 from embodied_rl.jobs.deploy_views import write_views
 from embodied_rl.real_robot.deploy.dashboard import checklist, dashboard
@@ -36,6 +37,10 @@ from embodied_rl.real_robot.ros2.preflight import Check, from_json, to_json
         ("deploy --server gpu-box", "--server is HOST:PORT"),
         ("deploy --domain 400", "--domain must lie in 0 to 232"),
         ("deploy --horizn 2", "Did you mean '--horizon'"),
+        ("deploy --detector nowhere", "cannot read the detector nowhere"),
+        ("deploy --detector pyproject.toml", "pyproject.toml is no detector: embodied-rl watch makes one"),
+        ("deploy --detector d --server gpu-box:8000", "start serve there with it"),
+        ("deploy --detector d --shadow", "leave it out with --dry-run and --shadow"),
     ],
 )
 def test_what_cannot_be_deployed_is_one_line(words: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,6 +113,41 @@ def test_episodes_start_from_states_that_training_has_not_seen() -> None:
     assert {state for _, state, _ in plan} == {50, 51, 52}
     with pytest.raises(UserError, match="250 held-out"):
         held_out("tabletop_spatial", 251)
+
+
+def test_a_detector_goes_to_the_server_and_chooses_the_twins_tasks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "d.safetensors"
+    save_detector(Detector("clock", "abc", 4, {"open the drawer of the cabinet": 20.0}), path)
+    config = launcher_config(deploy.DeployCommand(checkpoint="start", detector=path), {})
+    assert config.server == ("embodied_rl", "serve", "start", "--detector", str(path))
+    assert launcher_config(deploy.DeployCommand(), {}).server == ("embodied_rl", "serve", "shipped")
+    plan = held_out("tabletop_goal", 3, {"open the drawer of the cabinet"})
+    assert [(task.rpartition("/")[2], state) for task, state, _ in plan] == [
+        ("open_the_drawer_of_the_cabinet", state) for state in (50, 51, 52)
+    ]
+    with pytest.raises(UserError, match="50 held-out states of tasks that the detector knows"):
+        held_out("tabletop_goal", 51, {"open the drawer of the cabinet"})
+    with pytest.raises(UserError, match="was calibrated for no task of tabletop_spatial"):
+        held_out("tabletop_spatial", 1, {"open the drawer of the cabinet"})
+    assert main(["deploy", "--robot", "fr3", "--instruction", "dance", "--detector", str(path)]) == 2
+    assert "was not calibrated for 'dance', but for 'open the drawer of the cabinet'" in capsys.readouterr().err
+
+
+def test_alarms_are_reported_with_how_the_episodes_ended() -> None:
+    done = [
+        Episode("a", 50, True, 3.0, 0),
+        Episode("a", 51, True, 6.0, 0, alarms=(31,)),
+        Episode("a", 52, False, 7.5, 2, alarms=(12, 30)),
+        Episode("a", 53, False, 7.5, 0),
+    ]
+    said = summary(done, {"detector": {"name": "clock 1a2b", "alarms": []}})
+    assert said["text"].endswith("; 2 holds; 3 alarms: 2 before a failure, 1 before a success")
+    assert said["alarms"] == {"raised": 3, "before_failures": 2, "before_successes": 1}
+    assert [episode["alarms"] for episode in said["by_episode"]] == [(), (31,), (12, 30), ()]
+    without = summary(done[:1], {"detector": None})
+    assert (without["alarms"], "alarm" in without["text"]) == (None, False)
 
 
 def test_what_a_person_sees() -> None:

@@ -39,6 +39,7 @@ GOOD: dict[str, Any] = {
     "since_intervention_s": 2.0,
     "instruction": "open the drawer",
     "policy": "p",
+    "detector": {"name": "clock 1a2b", "alarms": []},
     "recording": {"file": "a.mcap", "dropped": 0, "problem": ""},
     "flows": {"joint_states": FLOW},
 }
@@ -81,6 +82,11 @@ def test_words_are_shown_as_they_are() -> None:
     text = shown(GOOD | {"instruction": words, "policy": "[/b]", "last_hold": "[/]", "interventions": 1})
     assert words in text
     assert "[/b]; 3 answers" in text
+    assert "clock 1a2b; no alarm in this episode" in shown(GOOD)
+    assert "clock 1a2b; alarm at decision 6, 31" in shown(
+        GOOD | {"detector": {"name": "clock 1a2b", "alarms": [6, 31]}}
+    )
+    assert "clock" not in shown(GOOD | {"detector": None})
     assert "takeovers" in shown(GOOD | {"since_intervention_s": None})
 
 

@@ -1,7 +1,8 @@
 """A policy server of a few lines that keeps the arm moving to and fro: python moving_server.py [--how FILE] --port P.
 
 FILE is JSON and is read again for each answer: `length` of the chunks, `late_s` that they come late, `reach_m` at which
-the tool turns back on either side, and, at the start, `metadata` that is said beyond the usual.
+the tool turns back on either side, and, at the start, `metadata` that is said beyond the usual, and `limit` of a clock
+that is said to watch.
 """
 
 from __future__ import annotations
@@ -60,6 +61,11 @@ def decide(requests: Sequence[Request]) -> list[Array | str]:
     return answers
 
 
+def watch(request: Request) -> dict[str, Any]:
+    """What a clock says of any observation."""
+    return {"kind": "clock", "chunk_len": SPEC.chunk_len, "distance": 0.0, "to_go": 0.0, "limit": how()["limit"]}
+
+
 def main() -> None:
     """Serve until killed."""
     address = socket.create_server(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])))
@@ -67,7 +73,9 @@ def main() -> None:
     names = ("cameras", "image_size", "proprio_dim", "chunk_len", "action_dim", "instruction")
     metadata = {name: getattr(SPEC, name) for name in names} | {"policy": "to and fro", "weights": "none"}
     metadata |= how().get("metadata", {})
-    server = PolicyServer(decide, SPEC, fitter, metadata=metadata, limits=ServerLimits())
+    detector = watch if "limit" in how() else None
+    metadata |= {"detector": None if detector is None else "clock test"}
+    server = PolicyServer(decide, SPEC, fitter, metadata=metadata, limits=ServerLimits(), watch=detector)
     ready = f"ready: ws://127.0.0.1:{address.getsockname()[1]}"
     asyncio.run(server.run(address, lambda: None, lambda: print(ready, flush=True)))
 

@@ -11,11 +11,18 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from embodied_rl.evaluation.detector import Sight
 from embodied_rl.real_robot.client import PolicyServerError
 from embodied_rl.real_robot.core.states import ArmState, Event
 from embodied_rl.real_robot.ros2 import inference_client
 from embodied_rl.real_robot.ros2.clock import Clock
-from embodied_rl.real_robot.ros2.events import ChunkDecided, ObservationTaken, PolicyServed, StateChanged
+from embodied_rl.real_robot.ros2.events import (
+    ChunkDecided,
+    ObservationTaken,
+    ObservationWatched,
+    PolicyServed,
+    StateChanged,
+)
 from embodied_rl.real_robot.ros2.inference_client import InferenceClient, InferenceConfig
 from embodied_rl.real_robot.ros2.observations import Observations
 from embodied_rl.real_robot.ros2.operator import Operator
@@ -36,6 +43,7 @@ class Server:
     def __init__(self) -> None:
         self.metadata: dict[str, Any] = METADATA
         self.questions: list[dict[str, Any]] = []
+        self.says: dict[str, Any] = {}
         self.open, self.refuses, self.shape = threading.Event(), False, (8, 7)
         self.open.set()
 
@@ -44,7 +52,7 @@ class Server:
         self.open.wait(900)
         if self.refuses:
             raise PolicyServerError("no")
-        return {"actions": np.full(self.shape, len(self.questions) / 10)}
+        return {"actions": np.full(self.shape, len(self.questions) / 10)} | self.says
 
     def close(self) -> None:
         """Nothing to close."""
@@ -247,6 +255,7 @@ def kinds(robot: Robot) -> set[str]:
     return {fault.kind for fault in robot.bench.loop.runtime.watchdog.faults(robot.clock.now_ns())}
 
 
+SEEN = {"kind": "clock", "chunk_len": 4, "distance": 0.5, "to_go": 3.0, "limit": 7.0}
 MEANING = {
     "chunk_len": (8, 4),
     "protocol": (1, 2),
@@ -254,6 +263,7 @@ MEANING = {
     "unnorm_key": ("libero_spatial", "bridge_orig"),
     "image_pipeline": ("openvla", "openpi"),
     "mirror": (False, True),
+    "detector": ("clock 1a2b", "nearest 3c4d"),
 }
 
 
@@ -262,6 +272,7 @@ def test_a_server_that_comes_back_with_another_meaning_is_refused(name: str) -> 
     """Of the same sizes: the numbers would be taken for what they are not."""
     before, after = MEANING[name]
     robot = Robot(server={name: before})
+    robot.server.says = {"detector": SEEN}
     runs(robot)
     robot.server.metadata = robot.server.metadata | {name: after}
     taken = len(robot.chunks(1))
@@ -330,6 +341,34 @@ def test_a_server_that_comes_back_with_another_policy_is_followed_after_a_yes(
     assert (report.policy, report.refused) == (change.get("policy", "p"), "")
     assert robot.bench.loop.state is ArmState.HOLDING, "a yes moves nothing"
     assert robot.inference.accept() == "the server has no other policy"
+
+
+def test_what_a_servers_detector_says_is_handed_on_with_its_observation(robot: Robot) -> None:
+    robot.server.says = {"detector": SEEN}
+    stamp = robot.look()
+    robot.chunks(1)
+    assert not [event for event in robot.bench.events if isinstance(event, ObservationWatched)], "it names no detector"
+    robot.inference.close()
+    robot = Robot(server={"detector": "clock 1a2b"})
+    robot.server.says = {"detector": SEEN}
+    stamp = robot.look()
+    assert within(robot, 60.0, lambda: any(isinstance(event, ObservationWatched) for event in robot.bench.events))
+    seen = next(event for event in robot.bench.events if isinstance(event, ObservationWatched))
+    assert (seen.observed_ns, seen.kind, seen.chunk_len) == (stamp, "clock", 4)
+    assert (seen.sight, seen.limit) == (Sight(0.5, 3.0), 7.0)
+    robot.inference.close()
+
+
+@pytest.mark.parametrize("says", [{}, {"detector": SEEN | {"distance": float("nan")}}])
+def test_answers_of_a_server_whose_detector_falls_silent_are_not_used(says: dict[str, Any]) -> None:
+    """The arm would act unwatched: it holds as if the policy were silent."""
+    robot = Robot(server={"detector": "clock 1a2b"})
+    robot.server.says = {"detector": SEEN}
+    runs(robot)
+    robot.server.says = says
+    assert within(robot, 60.0, lambda: "what the server's detector says" in robot.inference.report.last_error)
+    assert within(robot, 60.0, lambda: "policy" in kinds(robot))
+    robot.inference.close()
 
 
 def test_the_naive_way_stamps_a_chunk_with_its_arrival() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from embodied_rl.real_robot.core.states import Event
+from embodied_rl.real_robot.record.events import AlarmRaised
 from embodied_rl.real_robot.ros2.inference_client import InferenceReport
 from embodied_rl.real_robot.ros2.report import Reporter
 from tests.real_robot.ros2.bench import Bench
@@ -21,7 +22,8 @@ def reporter(bench: Bench, recording: dict[str, Any] | None = None) -> Any:
     made: Any = Reporter.__new__(Reporter)
     inference = SimpleNamespace(report=InferenceReport(), metadata={"tasks": ["open the drawer"]})
     observations = SimpleNamespace(instruction="open the drawer")
-    made._context = SimpleNamespace(loop=bench.loop, inference=inference, observations=observations)
+    alarm = SimpleNamespace(asks="", alarms=[])
+    made._context = SimpleNamespace(loop=bench.loop, inference=inference, observations=observations, alarm=alarm)
     made._inputs = SimpleNamespace(instruction_problem="", twist_problem="")
     made._recording = None if recording is None else SimpleNamespace(status=lambda: recording)
     made._text, made._states = SimpleNamespace, SimpleNamespace(publish=lambda message: None)
@@ -76,6 +78,20 @@ def test_commands_that_cannot_be_done_are_warned_of(monkeypatch: pytest.MonkeyPa
 def test_a_recording_with_gaps_is_warned_of(change: dict[str, Any], words: list[str]) -> None:
     bench = Bench()
     assert reporter(bench, RIGHT | change)._warnings(bench.now) == words
+
+
+def test_a_person_is_asked_for_in_the_status_and_the_log() -> None:
+    bench, lines = Bench(), list[str]()
+    made = reporter(bench)
+    assert made._detector() is None
+    made._log = SimpleNamespace(warning=lines.append)
+    bench.loop.events.emit(AlarmRaised(bench.now, 3, 12, "clock", 12.0, 11.0))
+    words = "decision 12 of episode 3 raised an alarm of the failure detector (clock 12.0, at most 11.0)"
+    assert lines == [words]
+    made._context.alarm.asks, made._context.alarm.alarms = "detector: come", [12]
+    made._context.inference.metadata["detector"] = "clock 1a2b"
+    assert made._warnings(bench.now) == ["detector: come"]
+    assert made._detector() == {"name": "clock 1a2b", "alarms": [12]}
 
 
 def test_answers_and_instructions_are_warned_of() -> None:
