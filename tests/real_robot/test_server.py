@@ -74,7 +74,8 @@ def test_what_a_detector_says_of_an_observation_comes_with_its_answer() -> None:
             asked[1].result()
         for row in (0, 2):
             answer = asked[row].result()
-            assert answer["detector"] == {"kind": "nearest", "distance": float(obs[row]["observation/image"][0, 0, 0])}
+            corner = float(np.asarray(obs[row]["observation/image"])[0, 0, 0])
+            assert answer["detector"] == {"kind": "nearest", "distance": corner}
             assert np.array_equal(answer["actions"], expected(row, row, 0))
         assert server.batches == [3]
         for row in (0, 2):

@@ -32,7 +32,8 @@ class Watched:
     """An arm that runs, its episodes numbered, and a server whose detector says something of each observation."""
 
     def __init__(self, kind: Kind = "clock") -> None:
-        self.bench, self.kind = Bench(), kind
+        self.bench = Bench()
+        self.kind: Kind = kind
         self.alarm = FailureAlarm(self.bench.loop)
         EpisodeBook(self.bench.loop, SimpleNamespace(new_episode=lambda seed: None))  # type: ignore[arg-type]
         self.bench.run()

@@ -345,16 +345,16 @@ def test_a_server_that_comes_back_with_another_policy_is_followed_after_a_yes(
 
 def test_what_a_servers_detector_says_is_handed_on_with_its_observation(robot: Robot) -> None:
     robot.server.says = {"detector": SEEN}
-    stamp = robot.look()
+    robot.look()
     robot.chunks(1)
     assert not [event for event in robot.bench.events if isinstance(event, ObservationWatched)], "it names no detector"
     robot.inference.close()
     robot = Robot(server={"detector": "clock 1a2b"})
     robot.server.says = {"detector": SEEN}
-    stamp = robot.look()
+    robot.look()
     assert within(robot, 60.0, lambda: any(isinstance(event, ObservationWatched) for event in robot.bench.events))
     seen = next(event for event in robot.bench.events if isinstance(event, ObservationWatched))
-    assert (seen.observed_ns, seen.kind, seen.chunk_len) == (stamp, "clock", 4)
+    assert (seen.observed_ns, seen.kind, seen.chunk_len) == (robot.chunks(1)[0].observed_ns, "clock", 4)
     assert (seen.sight, seen.limit) == (Sight(0.5, 3.0), 7.0)
     robot.inference.close()
 
