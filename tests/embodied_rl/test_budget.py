@@ -26,7 +26,7 @@ LINES = {
     "data": 2790,
     "evaluation": 1860,
     "factory": 2910,
-    "jobs": 7610,
+    "jobs": 7640,
     "learner": 2380,
     "rewards": 1310,
     "rollout": 2060,
