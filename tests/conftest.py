@@ -106,6 +106,10 @@ def _no_gl_in_this_process() -> Iterator[None]:
     assert os.environ.get("PYOPENGL_PLATFORM") == before, "draw with OpenGL in a process of its own: tests' run_script"
 
 
+_RUNNING = threading.Lock()
+"""Held while a test of this worker runs."""
+
+
 @contextmanager
 def _locked(path: Path, kind: int) -> Iterator[None]:
     with path.open("w") as file:
@@ -127,7 +131,7 @@ def _turns(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _not_beside_one_that_runs_alone(_turns: Path) -> Iterator[None]:
     with _locked(_turns / "door", fcntl.LOCK_SH):  # the one that waits to be alone holds it: no further test begins
         pass
-    with _locked(_turns / "running", fcntl.LOCK_SH):
+    with _locked(_turns / "running", fcntl.LOCK_SH), _RUNNING:
         yield
 
 
@@ -137,6 +141,7 @@ def alone(_turns: Path) -> Callable[[], AbstractContextManager[None]]:
 
     @contextmanager
     def wait() -> Iterator[None]:
+        assert not _RUNNING.locked(), "a test that has begun would wait for its own end: be alone in a module's fixture"
         with _locked(_turns / "door", fcntl.LOCK_EX), _locked(_turns / "running", fcntl.LOCK_EX):
             yield
 

@@ -15,10 +15,19 @@ from tests.real_robot.ros2.detected import LIMIT
 pytestmark = pytest.mark.process
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("detected")
+
+
+@pytest.fixture(scope="module")
+def said(folder: Path, live: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    return live("detected", "0.25", str(folder))
+
+
 def test_an_alarm_is_told_recorded_and_reported_and_the_arm_holds_where_nobody_comes(
-    live: Callable[..., dict[str, Any]], tmp_path: Path
+    said: dict[str, Any], folder: Path
 ) -> None:
-    said = live("detected", "0.25", str(tmp_path))
     alarm, short = said["episodes"]
     assert (alarm["alarms"], short["alarms"]) == ([LIMIT + 1], [])
     (held,) = said["held"]
@@ -26,5 +35,5 @@ def test_an_alarm_is_told_recorded_and_reported_and_the_arm_holds_where_nobody_c
     assert any("take the arm over, or it holds" in line for line in said["warned"])
     assert any("take the arm over, resume it or disarm it" in line for line in said["warned"])
     assert said["said"]["alarms"]["raised"] == 1
-    (recorded,) = RecordingFile(tmp_path / "run.mcap").events(AlarmRaised)
+    (recorded,) = RecordingFile(folder / "run.mcap").events(AlarmRaised)
     assert (recorded.episode, recorded.decision, recorded.kind, recorded.limit) == (1, LIMIT + 1, "clock", LIMIT)
