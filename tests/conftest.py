@@ -7,6 +7,7 @@ import importlib
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from multiprocessing.process import BaseProcess
