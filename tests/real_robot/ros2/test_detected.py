@@ -22,7 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def said(folder: Path, live: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-    return live("detected", "0.25", str(folder))
+    return live("detected", "0.5", str(folder))
 
 
 def test_an_alarm_is_told_recorded_and_reported_and_the_arm_holds_where_nobody_comes(
