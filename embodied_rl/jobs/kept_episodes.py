@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,4 +36,5 @@ class KeptEpisodes:
 
     def add(self, result: EpisodeResult) -> None:
         """Store an episode that has ended, before its env begins another."""
-        self._store.add(*stored_episode(self.env.take(result.spec), result, self._digest))
+        episode, info = stored_episode(self.env.take(result.spec), result, self._digest)
+        self._store.add(episode, info if self.env.info.has_success else replace(info, success=-1))

@@ -117,6 +117,8 @@ def run(request: ServeRequest) -> None:
 def open_detector(path: Path, policy: AnyPolicy, checkpoint: str) -> ServedDetector:
     """The failure detector of a file, for the policy in `checkpoint`; UserError where it is another one's."""
     detector = load_detector(path)
+    if policy.architecture == "mlp":
+        raise UserError("--detector knows tasks by their words, and this policy reads none: leave it out.")
     detector.require_chunk_len(policy.chunk_len, path)
     detector.require_policy(weights_digest(policy), checkpoint, path)
     return ServedDetector(detector, policy)

@@ -76,7 +76,8 @@ class SteeredBC(FilteredBC):
         self._start = ""
         """Digest of the weights that the run began with."""
         recorded = isinstance(episodes, Demonstrations)  # a store itself sees to it that these stay the same
-        self._of = {"data": demos.digest, "candidates": str(config.candidates)} if recorded else {}
+        drawn = {"data": demos.digest, "candidates": str(config.candidates), "seed": str(seed), "mode": mode}
+        self._of = drawn if recorded else {}
 
     def _learn(self, data: Demonstrations) -> dict[str, float]:
         """Imitate, unless the policy stays as it is, and fit a critic to all decisions; as `FilteredBC._learn`."""
@@ -220,5 +221,9 @@ def _observed(data: Demonstrations, rows: Array) -> Observation:
 
 
 def _done(data: Demonstrations, rows: Array, episode: Array, length: int) -> Array:
-    """float32 [R,K,A]: what was done from each of `rows` on, within its episode; as it is imitated."""
-    return action_chunks(data.action, rows, data.starts[episode + 1], length, data.stays[episode])
+    """float32 [R,K,A]: what was done from each of `rows` on, within its episode.
+
+    Beyond its end the arm stays, after a failure as after a success: it is the outcome that the critic is to learn.
+    """
+    stays = np.full(len(rows), not data.own_units)
+    return action_chunks(data.action, rows, data.starts[episode + 1], length, stays)

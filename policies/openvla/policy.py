@@ -149,8 +149,8 @@ class OpenVLAPolicy(nn.Module):
 
     @property
     def uses_proprio(self) -> bool:
-        """Whether it reads the proprio."""
-        return self.config.use_proprio
+        """Whether it reads the proprio, or its critic does."""
+        return self.config.use_proprio or self.steering is not None
 
     @property
     def gripper_zero_one(self) -> bool:

@@ -155,8 +155,8 @@ class Pi0Policy(nn.Module):
 
     @property
     def uses_proprio(self) -> bool:
-        """Whether it reads the state."""
-        return self.config.state_input != "none"
+        """Whether it reads the state, or its critic does."""
+        return self.config.state_input != "none" or self.steering is not None
 
     @property
     def gripper_zero_one(self) -> bool:

@@ -67,7 +67,8 @@ def run_episode(bridge: BridgeRemote, twin: TwinRemote, task: str, state: int, h
     if bridge.status.get("mode") == "live":  # what was not sent has no outcome
         bridge.outcome("success" if success else "failure")
     to_idle(bridge)
-    bridge.wait(lambda: bridge.status.get("state") == "idle", _HEARD_S)  # what it says of the whole episode
+    if not bridge.wait(lambda: bridge.status.get("state") == "idle", _IDLE_S) and not note:  # it says all of it then
+        note = f"the bridge says no more: its holds and alarms are those of {_IDLE_S:g} s before"
     held, detector = int(bridge.status.get("holds", 0)) - holds, bridge.status.get("detector") or {}
     return Episode(task, state, success, seconds, held, note, tuple(detector.get("alarms", ())))
 

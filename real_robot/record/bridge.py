@@ -12,7 +12,7 @@ from embodied_rl.real_robot.core.cartesian import AS_TRAINED, ControlLaw
 from embodied_rl.real_robot.core.executor import Chunk
 from embodied_rl.real_robot.core.gate import GateOutcome
 from embodied_rl.real_robot.core.kinematics import Origin
-from embodied_rl.real_robot.core.states import ArmState
+from embodied_rl.real_robot.core.states import ArmState, Transition
 from embodied_rl.real_robot.record.events import (
     AlarmRaised,
     CameraImage,
@@ -118,15 +118,20 @@ class BridgeRecorder:
         elif isinstance(event, AlarmRaised):
             self._sink.record(event)
         elif isinstance(event, StateChanged):
-            self._sink.record(event.transition)
-            if event.transition.accepted:
-                self._close()
+            self._changed(event.transition)
         elif isinstance(event, EpisodeMarked):
             self._mark(event)
 
     def close(self) -> None:
         """Record the step under way."""
         self._close()
+
+    def _changed(self, change: Transition) -> None:
+        self._sink.record(change)
+        if change.accepted:
+            self._close()
+            if change.before is ArmState.HOLDING:
+                self._last = None  # a takeover then begins where the arm is measured: no way that anybody went
 
     def _chunk(self, event: ChunkDecided) -> None:
         if event.policy != self._policy or self._is_new:

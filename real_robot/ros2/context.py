@@ -86,7 +86,7 @@ def make_context(
     observations = Observations(loop, cameras, Proprio(robot.chain, config.base), chain)
     ask = InferenceConfig(options.aligned, options.latency_s, continues=options.overlap == REALTIME)
     inference = InferenceClient(loop, observations, list(clients), clock, ask)
-    alarm = FailureAlarm(loop)
+    alarm = FailureAlarm(loop, acts=options.mode == "live")
     return BridgeContext(options, robot, config, session, metadata, clock, loop, observations, inference, alarm)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from embodied_rl.evaluation.detector import KINDS, Sight, index_of, raises_alarm
@@ -59,6 +60,7 @@ class FailureAlarm:
 
     Args:
         loop: Whose events are heard, and which holds.
+        acts: Whether the arm does what the policy decides: else nothing is judged.
 
     Example:
         >>> alarm = FailureAlarm(loop)
@@ -66,8 +68,8 @@ class FailureAlarm:
         'detector: decision 12 looks like a failure (steps_to_go 31.2, at most 27.0): take the arm over, or it holds'
     """
 
-    def __init__(self, loop: ControlLoop) -> None:
-        self._loop, self._lock = loop, threading.Lock()
+    def __init__(self, loop: ControlLoop, *, acts: bool = True) -> None:
+        self._loop, self._lock, self._acts = loop, threading.Lock(), acts
         self._episode, self._alarms = 0, list[int]()
         self._begin(0)
         self._before = 0
@@ -110,7 +112,7 @@ class FailureAlarm:
     def _begin(self, time_ns: int) -> None:
         """The policy acts from now on, in a new episode or after a person."""
         self._sights, self._steps, self._since_ns = list[Sight](), 0, time_ns
-        self._raised = False
+        self._raised = self._held = False
         self._asked: AlarmRaised | None = None
         """The alarm for which a person is waited for."""
 
@@ -119,13 +121,15 @@ class FailureAlarm:
         if change.event is Event.TAKEOVER:
             self._before += len(self._sights)
             self._begin(change.time_ns)
+        elif change.event is Event.RESUME and self._asked is not None and not self._held:
+            self._asked = replace(self._asked, time_ns=change.time_ns)  # another hold is over: this one is still due
         elif change.after is not ArmState.HOLDING:
             self._asked = None
 
     def _judge(self, seen: ObservationWatched) -> AlarmRaised | None:
         """Add a decision where its control steps have been acted; the alarm that it raises."""
         due = self._steps >= seen.chunk_len * len(self._sights)
-        if not due or self._loop.state is not ArmState.RUNNING or seen.observed_ns < self._since_ns:
+        if not self._acts or not due or self._loop.state is not ArmState.RUNNING or seen.observed_ns < self._since_ns:
             return None
         self._sights.append(seen.sight)
         if self._raised or not raises_alarm(seen.kind, self._sights, seen.limit):
@@ -138,8 +142,11 @@ class FailureAlarm:
 
     def _hold_if_nobody_came(self, now_ns: int) -> None:
         asked = self._asked
-        if asked is None or self._loop.state is not ArmState.RUNNING or now_ns - asked.time_ns < PERSON_S * 1e9:
+        if asked is None or self._held or self._loop.state is not ArmState.RUNNING:
             return
+        if now_ns - asked.time_ns < PERSON_S * 1e9:
+            return
+        self._held = True
         # A fault, and no event: the next tick holds an arm that still runs, never one that a person has by then.
         self._loop.note(FAULT, f"{_words(asked)}, and nobody took over in {PERSON_S:g} s")
 

@@ -20,6 +20,7 @@ from embodied_rl.factory.policies import (
     load_weights,
     save_policy,
 )
+from embodied_rl.jobs.serve import spec_of
 from embodied_rl.policies.family import ExportRequest
 from embodied_rl.policies.steering import CANDIDATES, CHOSEN, SUMMARY, ChunkCritic, CriticConfig, Steering, features_of
 from embodied_rl.rng import DecisionRng
@@ -66,6 +67,14 @@ def steered(kind: str) -> tuple[Any, Observation]:
     policy, obs = made(kind)
     policy.steering = Steering(critic_for(policy, obs), COUNT)
     return policy, obs
+
+
+def test_a_steered_policy_is_served_with_the_proprio_that_only_its_critic_reads() -> None:
+    policy, obs = steered("openvla")
+    policy.config = replace(policy.config, use_proprio=False)
+    assert spec_of(policy).proprio_dim == obs.proprio.shape[1]
+    policy.steering = None
+    assert spec_of(policy).proprio_dim == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)

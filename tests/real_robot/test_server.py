@@ -64,7 +64,7 @@ def test_what_a_detector_says_of_an_observation_comes_with_its_answer() -> None:
             return "the detector was not calibrated for 'dance'"
         return {"kind": "nearest", "distance": float(request.images[0, 0, 0, 0])}
 
-    with Serving(watch=watch, max_batch_delay_ms=60_000) as server:
+    with Serving(watch=watch, max_batch_delay_ms=60_000, deadline_ms=600_000) as server:
         clients = [OpenpiLike(server.port) for _ in range(3)]
         obs = [libero_obs(seed) | {"seed": seed} for seed in range(3)]
         obs[1]["prompt"] = "dance"

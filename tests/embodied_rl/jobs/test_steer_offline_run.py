@@ -113,7 +113,9 @@ def test_the_same_seed_and_data_give_the_same_bits_and_failures_count(place: Pat
     assert not equal(place / "one", place / "other")
 
 
-def test_resumed_it_draws_nothing_again_and_ends_alike(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resumed_it_draws_nothing_again_and_ends_alike(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     drawn, propose = [], OpenVLAPolicy.propose
 
     def counted(policy: OpenVLAPolicy, *arguments: Any) -> Any:
@@ -129,7 +131,9 @@ def test_resumed_it_draws_nothing_again_and_ends_alike(place: Path, monkeypatch:
     assert drawn == []
     assert equal(place / "long", place / "short")
     shutil.rmtree(place / "short/candidates")
+    capsys.readouterr()
     assert main(["train", "--resume", str(place / "short"), "--iterations", "3"]) == 2
+    _expect(capsys, "is missing or not of this run")
 
 
 def test_a_day_without_a_success_teaches_a_critic(place: Path) -> None:

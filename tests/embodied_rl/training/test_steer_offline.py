@@ -219,6 +219,16 @@ def test_the_critic_sees_what_was_done_and_what_came_of_it(tmp_path: Path, monke
     assert not data.success[data.judged].all()
 
 
+def test_what_a_critic_sees_does_not_say_how_an_episode_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond an episode's end its last chunk goes on alike, whatever the outcome."""
+    seen, data = noted(monkeypatch), day()
+    run(tmp_path / "true", data, rounds=1, imitate=False)
+    run(tmp_path / "false", replace(data, success=~data.success & data.judged), rounds=1, imitate=False)
+    (first, _), (second, _) = seen
+    assert not torch.equal(first.reward, second.reward)
+    assert torch.equal(first.chunk, second.chunk)
+
+
 def test_what_a_run_stored_teaches_the_same_without_its_candidates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,8 +46,14 @@ def main(speed: float, folder: Path) -> dict[str, Any]:
 
         launcher.session.node.create_subscription(String, "/embodied_rl/status", listen, qos.command())
         launcher.open()
-        done = [run_episode(bridge, twin, TASK, 50 + row, s) for row, s in enumerate((PERSON_S + 6.0, 0.4))]
-        held = [change["reason"] for change in bridge.transitions if change["reason"].startswith("detector: ")]
+        for tried in range(5):  # a busy computer's own hold may come before the detector's, which is due no more then
+            done = [run_episode(bridge, twin, TASK, 50 + tried, PERSON_S + 6.0)]
+            if held := [change["reason"] for change in bridge.transitions if "detector: " in change["reason"]]:
+                break
+        new = folder / "new.json"
+        new.write_text(json.dumps({"limit": 1e9}), encoding="utf-8")
+        new.replace(how)
+        done.append(run_episode(bridge, twin, TASK, 60, 0.4))
         said = summary(done, bridge.status)
         return {"episodes": [asdict(episode) for episode in done], "held": held, "warned": warned, "said": said}
     finally:

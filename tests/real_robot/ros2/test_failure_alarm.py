@@ -31,10 +31,10 @@ STILL, NOTHING = np.zeros(6), Sight(0.0, 0.0)
 class Watched:
     """An arm that runs, its episodes numbered, and a server whose detector says something of each observation."""
 
-    def __init__(self, kind: Kind = "clock") -> None:
+    def __init__(self, kind: Kind = "clock", *, acts: bool = True) -> None:
         self.bench = Bench()
         self.kind: Kind = kind
-        self.alarm = FailureAlarm(self.bench.loop)
+        self.alarm = FailureAlarm(self.bench.loop, acts=acts)
         EpisodeBook(self.bench.loop, SimpleNamespace(new_episode=lambda seed: None))  # type: ignore[arg-type]
         self.bench.run()
 
@@ -112,6 +112,28 @@ def test_the_arm_holds_where_nobody_comes_and_names_the_detector() -> None:
     arm.decide(5)
     arm.wait(2 * PERSON_S)
     assert (arm.state, len(arm.raised)) == (ArmState.RUNNING, 1), "a person has looked at it, and wants it to go on"
+
+
+def test_another_hold_that_is_resumed_does_not_end_the_alarm() -> None:
+    """Who resumed it looked after a camera, or was a script."""
+    arm = Watched()
+    arm.decide(FIRST_ALARM)
+    arm.wait(1.0)
+    assert arm.bench.fire(Event.HOLD)
+    arm.bench.step(60)
+    assert arm.bench.fire(Event.RESUME)
+    assert "take the arm over" in arm.alarm.asks
+    arm.wait(PERSON_S - 0.4)
+    assert arm.state is ArmState.RUNNING, "a person has the whole time again"
+    arm.wait(0.8)
+    assert arm.state is ArmState.HOLDING
+    assert "detector: " in arm.reason
+
+
+def test_what_is_not_sent_to_the_arm_is_not_judged() -> None:
+    arm = Watched(acts=False)
+    arm.decide(3 * FIRST_ALARM)
+    assert (arm.raised, arm.alarm.asks, arm.state) == ([], "", ArmState.RUNNING)
 
 
 def test_a_person_who_takes_over_ends_the_alarm_and_the_policy_is_watched_anew_after_that() -> None:
