@@ -19,6 +19,8 @@ Done = Callable[[], bool]
 _ATTEMPTS = 4
 _LEAD = 0.05
 """How far (m) ahead of the hand a pull or push asks for."""
+_SLIPPED = 0.03
+"""So far (m) from where it was grasped a handle has slipped out of the hand."""
 _PUSH_TILT = np.radians(55)
 """From down, of a hand that pushes a drawer: upright, its palm would meet the handles above."""
 _TURN_STEP, _TURN_MOST = 0.08, 1.6
@@ -71,8 +73,9 @@ def _pull(view: View, handle: int, way: Array, done: Done) -> Motion:
     grasp = grasps[0]
     yield from approach(view, grasp, None)
     yield from close_on(view, grasp)
+    held = view.data.geom_xpos[handle] - view.grip
     for _ in range(90):
-        if done():
+        if done() or np.linalg.norm(view.data.geom_xpos[handle] - view.grip - held) > _SLIPPED:
             break
         ahead = grasp.position + way * ((view.grip - grasp.position) @ way + _LEAD)
         yield Command(ahead, grasp.rotation, CLOSE)
