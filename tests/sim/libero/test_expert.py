@@ -3,9 +3,11 @@ alone. A spoilt planner fails."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import mujoco
 import numpy as np
 import pytest
 import torch
@@ -30,18 +32,27 @@ STATE = 50
 """A training state."""
 
 
-def attempt(task: LiberoTask, seed: int = 1, horizon: int | None = None) -> tuple[bool, list[np.ndarray]]:
-    """Whether the expert solves an episode within the suite's horizon, and its actions."""
+def attempt(
+    task: LiberoTask, seed: int = 1, horizon: int | None = None, slips: Callable[[mujoco.MjData], bool] | None = None
+) -> tuple[bool, list[np.ndarray]]:
+    """Whether the expert solves an episode within the suite's horizon, and its actions.
+
+    slips: from the control step on at which this holds the fingers are open for ten, whatever it asks for.
+    """
     steps = horizon or task.max_episode_steps
     timed = replace(task, max_episode_steps=steps + LIBERO.settle_steps)
     env = MujocoVecEnv([timed], 1, threads=1, stop_at_success=False)
     env.reset([0], [EpisodeSpec(0, task.name, STATE, seed)])
     env.step([0], torch.from_numpy(LIBERO.settle_actions()[None]))
     expert = Expert(task, env.model(0), Surface(env.model(0)), philox(seed))
-    actions = []
+    actions, open_steps = [], 0
     while True:
         action = expert.act(env.data(0), env.held(0)).astype(np.float32)
         actions.append(action)
+        if open_steps or (slips is not None and slips(env.data(0))):
+            open_steps += 1
+            if open_steps <= 10:
+                action = np.append(action[:-1], np.float32(-1.0))
         result = env.step([0], torch.from_numpy(action[None, None]))
         if result.success[0] or result.truncated[0] or result.failed[0]:
             return bool(result.success[0]), actions
@@ -52,6 +63,19 @@ def test_it_solves_real_tasks(libero_root: Path, name: str) -> None:
     solved, actions = attempt(load_task(libero_root, name))
     assert solved
     assert np.abs(actions).max() <= 1.0
+
+
+def test_a_handle_that_slips_out_of_its_hand_is_grasped_again(libero_root: Path) -> None:
+    task = load_task(libero_root, DRAWER)
+    (joint,) = {joint for predicate in task.goal for joint in getattr(predicate, "joints", ())}
+
+    def slips(data: mujoco.MjData) -> bool:
+        return abs(float(data.joint(joint).qpos[0])) > 0.03
+
+    _, undisturbed = attempt(task)
+    solved, actions = attempt(task, slips=slips)
+    assert solved
+    assert len(actions) < len(undisturbed) + 90, "it pulls on with nothing in its hand"
 
 
 def test_a_spoilt_planner_fails(libero_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
