@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +23,7 @@ from embodied_rl.training.filtered_bc import STORE, open_run_store, own_successe
 from embodied_rl.training.on_policy import train
 from embodied_rl.training.settings import RunOptions, TaskSplit, TrainOutcome
 from tests.embodied_rl.toy_run import JsonObserver, files_of, newest, settings_of
+from tests.embodied_rl.training.killed import killed
 from tests.toy import CHUNK, HELDOUT, TASKS, ToyEnv, ToyPolicy
 from tests.toy_demos import demonstrations, toy_demos
 
@@ -146,34 +144,18 @@ def test_a_round_that_was_cut_goes_on_with_what_is_stored(tmp_path: Path, kept: 
     assert_same(tmp_path / "whole", tmp_path / "cut")
 
 
-KILLED = """
-import signal, sys
-from pathlib import Path
-from embodied_rl.training import filtered_bc
-from tests.embodied_rl.training.test_filtered_bc import run
-place, count = sys.argv[2], int(sys.argv[3])
-owner, name = {"add": (filtered_bc.EpisodeStore, "add"), "step": (filtered_bc.FilteredBC, "_step")}[place]
-known, calls = getattr(owner, name), [0]
-def held(*arguments):
-    calls[0] += 1
-    if calls[0] == count:
-        print("held", flush=True)
-        signal.pause()
-    return known(*arguments)
-setattr(owner, name, held)
-run(Path(sys.argv[1]))
-"""
-
-
 @pytest.mark.process
-@pytest.mark.parametrize(("place", "count"), [("add", 3), ("add", 2 * ROUND + 4), ("step", 20)])
-def test_killed_anywhere_and_resumed_equals_run_to_the_end(tmp_path: Path, place: str, count: int) -> None:
+@pytest.mark.parametrize(
+    ("owner", "name", "count"),
+    [
+        ("embodied_rl.training.filtered_bc:EpisodeStore", "add", 3),
+        ("embodied_rl.training.filtered_bc:EpisodeStore", "add", 2 * ROUND + 4),
+        ("embodied_rl.training.filtered_bc:FilteredBC", "_step", 20),
+    ],
+)
+def test_killed_anywhere_and_resumed_equals_run_to_the_end(tmp_path: Path, owner: str, name: str, count: int) -> None:
     run(tmp_path / "whole")
-    words = [sys.executable, "-c", KILLED, str(tmp_path / "killed"), place, str(count)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"held\n"
-        process.send_signal(signal.SIGKILL)
+    killed(__name__, tmp_path / "killed", owner, name, count)
     run(tmp_path / "killed", resume=True)
     assert_same(tmp_path / "whole", tmp_path / "killed")
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +24,7 @@ from embodied_rl.training.offline import NoSimulator
 from embodied_rl.training.on_policy import train
 from embodied_rl.training.settings import RunOptions, TaskSplit
 from tests.embodied_rl.toy_run import JsonObserver, newest, settings_of
+from tests.embodied_rl.training.killed import killed
 from tests.embodied_rl.training.test_steer import ROUND, ROUNDS, assert_same, end
 from tests.embodied_rl.training.test_steer import run as online
 from tests.toy import CHUNK, ToyEnv
@@ -132,37 +130,19 @@ def test_a_run_goes_on_for_longer_as_if_it_had_been_asked_for_at_first(tmp_path:
     assert_same(whole, tmp_path)
 
 
-KILLED = """
-import signal, sys
-from pathlib import Path
-from embodied_rl.training import filtered_bc, steer
-from tests.embodied_rl.training.test_steer_offline import run
-place, count = sys.argv[2], int(sys.argv[3])
-owner, name = {
-    "drawn": (steer, "write_arrays"),
-    "step": (filtered_bc.FilteredBC, "_step"),
-    "fit": (steer, "fit_critic"),
-}[place]
-known, calls = getattr(owner, name), [0]
-def held(*arguments):
-    calls[0] += 1
-    if calls[0] == count:
-        print("held", flush=True)
-        signal.pause()
-    return known(*arguments)
-setattr(owner, name, held)
-run(Path(sys.argv[1]))
-"""
-
-
 @pytest.mark.process
-@pytest.mark.parametrize(("place", "count"), [("drawn", 2), ("step", 3), ("fit", 2)])
-def test_killed_anywhere_and_resumed_equals_run_to_the_end(tmp_path: Path, whole: Path, place: str, count: int) -> None:
-    words = [sys.executable, "-c", KILLED, str(tmp_path), place, str(count)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"held\n"
-        process.send_signal(signal.SIGKILL)
+@pytest.mark.parametrize(
+    ("owner", "name", "count"),
+    [
+        ("embodied_rl.training.steer", "write_arrays", 2),
+        ("embodied_rl.training.filtered_bc:FilteredBC", "_step", 3),
+        ("embodied_rl.training.steer", "fit_critic", 2),
+    ],
+)
+def test_killed_anywhere_and_resumed_equals_run_to_the_end(
+    tmp_path: Path, whole: Path, owner: str, name: str, count: int
+) -> None:
+    killed(__name__, tmp_path, owner, name, count)
     run(tmp_path, resume=True)
     assert_same(whole, tmp_path)
 
