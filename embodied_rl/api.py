@@ -76,7 +76,7 @@ def make_vec_env(
         device: Where MuJoCo Warp simulates and draws; auto takes a GPU if there is one. Without it all is on the CPU.
         gamma: The learner's discount of a decision, which a staged or shaped reward and the reward mode progress need;
             None: 1.
-        options: Those of the simulator, as docs/reference/config.md lists them under `env`. The built-in suites and
+        options: Those of the simulator, as `embodied-rl train --help-all` lists them. The built-in suites and
             LIBERO's: num_threads, processes, era, reward (sparse, staged or shaped), renderer, render_quality, ...;
             EnvPool's and ManiSkill's: processes, reward_mode; ManiSkill's: control_mode.
 

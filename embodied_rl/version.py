@@ -1,10 +1,12 @@
-"""The package's version, in a module of its own: everything may import it, and it imports nothing of the package."""
+"""The package's version and address, in a module that everything may import: it imports nothing of the package."""
 
 from __future__ import annotations
 
 from importlib import metadata
 
 __version__ = "0.1.0"
+REPOSITORY = "https://github.com/embodied-rl/embodied-rl"
+"""Where the files are that an installed package does not hold: docs/, examples/, .ci/."""
 TESTED_MUJOCO = "4.0.0"
 """What results were measured with."""
 

@@ -226,7 +226,7 @@ def _suits(benchmark: str, policy: str, algorithm: str) -> None:
     if benchmark in BENCHMARKS and benchmark not in STATE_SUITES and reads == "state":
         raise UserError(
             f"--policy {policy} learns in suites of tasks with a state ({', '.join(STATE_SUITES)}). {benchmark} "
-            "has a state for programs only (docs/views.md): choose another --policy."
+            "has a state for programs only (make_vec_env with state=True): choose another --policy."
         )
     if reads == "state" and algorithm != "ppo":
         raise UserError(f"--algorithm {algorithm} is not offered for {policy}: leave --algorithm out (ppo).")

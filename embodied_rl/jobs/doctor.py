@@ -19,6 +19,7 @@ from embodied_rl.sim.envpool import load as envpool
 from embodied_rl.sim.maniskill import load as maniskill
 from embodied_rl.sim.warp import install as warp
 from embodied_rl.utils.kernel_cache import SOURCES, folder_of_cache
+from embodied_rl.utils.machine import cpu_count
 from embodied_rl.utils.words import counted
 from embodied_rl.version import TESTED_MUJOCO, newer_mujoco
 
@@ -103,8 +104,7 @@ def renderers() -> list[CheckResult]:
 
 def machine() -> list[CheckResult]:
     """Cores, memory and the free disk space of the working folder, which runs are written to."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    results = [CheckResult("cores", "ok", str(cores))]
+    results = [CheckResult("cores", "ok", str(cpu_count()))]
     memory = _available_memory_gb()
     if memory is not None:
         advice = f"close other programs: training needs about {MIN_MEMORY_GB:.0f} GB"
@@ -178,13 +178,13 @@ class Optional:
 OPTIONAL = (
     Optional("EnvPool", ("envpool",), "suites metaworld, fetch, playground, dm_control", envpool.INSTALL),
     Optional("MuJoCo Warp", ("mujoco-warp", "warp-lang"), "--env warp, --env.renderer warp", warp.INSTALL),
-    Optional("ManiSkill", ("mani-skill", "sapien"), "suite maniskill", f"in a checkout: {maniskill.INSTALL}"),
+    Optional("ManiSkill", ("mani-skill", "sapien"), "suite maniskill", maniskill.INSTALL),
     Optional(
         "gymnasium-robotics", ("gymnasium-robotics",), "more tasks of suite gymnasium", "pip install gymnasium-robotics"
     ),
-    Optional("rl_games", ("rl-games",), "make_isaacgym_env", "pip install --no-deps rl-games (docs/views.md)"),
+    Optional("rl_games", ("rl-games",), "make_isaacgym_env", "pip install --no-deps rl-games"),
     Optional("rsl_rl", ("rsl-rl-lib",), "make_isaacgym_env", "pip install 'embodied-rl[rsl-rl]'"),
-    Optional("skrl", ("skrl",), "make_isaacgym_env", "pip install --no-deps skrl (docs/views.md)"),
+    Optional("skrl", ("skrl",), "make_isaacgym_env", "pip install --no-deps skrl"),
     Optional("Ray", ("ray",), "--scheduler ray", "pip install 'embodied-rl[ray]'"),
     Optional("policy server", ("websockets", "msgpack"), "embodied-rl serve", "pip install 'embodied-rl[serve]'"),
     Optional("recorder", ("mcap", "zstandard"), "recordings of a robot", "pip install 'embodied-rl[record]'"),

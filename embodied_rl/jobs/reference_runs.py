@@ -15,6 +15,7 @@ from embodied_rl import assets, configs
 from embodied_rl.config.train import TrainConfig, kind_of
 from embodied_rl.evaluation.intervals import PredictionInterval
 from embodied_rl.utils.words import counted
+from embodied_rl.version import REPOSITORY
 
 REFERENCE_RUNS = Path(assets.__file__).with_name("reference_runs.yaml")
 
@@ -33,7 +34,7 @@ class ReferenceRuns:
 
     Args:
         recipe: its name.
-        source: file with the recorded runs.
+        source: file with the recorded runs, in the repository.
         runs: how many there are.
         episodes: of one evaluation.
         cpu_minutes: of the fastest and the slowest run; None where they were not recorded.
@@ -82,9 +83,10 @@ def reference_line(reference: ReferenceRuns) -> str:
     """What a user should see."""
     interval, minutes = reference.end.interval, reference.cpu_minutes
     cost = f"; {' to '.join(dict.fromkeys(f'{value:.0f}' for value in minutes))} CPU minutes" if minutes else ""
+    runs = f"{counted(reference.runs, 'run')}, {REPOSITORY}/blob/main/{reference.source}"
     return (
         f"{reference.recipe}: {interval.mean:.1%} after {reference.end.update} updates, another run in "
-        f"{interval.low:.1%} to {interval.high:.1%} ({counted(reference.runs, 'run')}, {reference.source}){cost}"
+        f"{interval.low:.1%} to {interval.high:.1%} ({runs}){cost}"
     )
 
 

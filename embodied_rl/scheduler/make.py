@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import replace
 
@@ -30,6 +29,7 @@ from embodied_rl.scheduler.pipeline.scheduler import PipelinedScheduler
 from embodied_rl.scheduler.ray.scheduler import RayScheduler
 from embodied_rl.scheduler.serial import Collector, SerialScheduler
 from embodied_rl.types import RolloutBatch
+from embodied_rl.utils.machine import cpu_count
 from embodied_rl.utils.profiler import Profiler
 from embodied_rl.utils.ranks import ProcessRank
 from embodied_rl.utils.threads import shared_cores
@@ -77,7 +77,7 @@ def make_scheduler(
     if isinstance(config, RayConfig):
         return _make_ray(config, learner, exchange, callbacks)
     if isinstance(config, PipelinedConfig):
-        workers = workers or len(os.sched_getaffinity(0))
+        workers = workers or cpu_count()
         return _make_pipelined(config, env, learner, exchange, profiler, callbacks, workers)
     collector = Collector(
         env,

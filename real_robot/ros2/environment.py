@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from embodied_rl.errors import UserError
+from embodied_rl.version import REPOSITORY
 
+INSTALL = f"source ROS 2's setup.bash (Jazzy or newer), or run `make ros2` in a checkout of {REPOSITORY}"
 LOOPBACK_PROFILE = Path(__file__).parent / "fastdds_loopback.xml"
 """Fast DDS on this machine alone: shared memory with room for pictures, and UDP on 127.0.0.1."""
 _AGAIN = "EMBODIED_RL_ROS2"
@@ -70,7 +72,7 @@ def enter(module: str, arguments: Sequence[str], environment: Mapping[str, str])
 def _packages() -> Path:
     found = sorted((wheels_folder() / "lib").glob("python3*/site-packages"))
     if not found:
-        raise UserError("no ROS 2 here: source its setup.bash (Jazzy or newer), or run `make ros2` in a checkout")
+        raise UserError(f"no ROS 2 here: {INSTALL}")
     return found[0]
 
 

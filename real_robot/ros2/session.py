@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from embodied_rl.errors import UserError
+from embodied_rl.real_robot.ros2.environment import INSTALL
 
 
 @dataclass
@@ -54,9 +55,7 @@ class Session:
             from rclpy.node import Node
             from rclpy.signals import SignalHandlerOptions
         except ImportError as error:
-            raise UserError(
-                f"rclpy cannot be imported ({error}): source ROS 2's setup.bash, or run `make ros2`"
-            ) from error
+            raise UserError(f"rclpy cannot be imported ({error}): {INSTALL}") from error
         self._rclpy, self._ended, self._make = rclpy, ExternalShutdownException, (SingleThreadedExecutor, Node)
         self._gone = InvalidHandle
         self.context = rclpy.Context()

@@ -17,8 +17,9 @@ from typing import Any
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.maniskill import vulkan
+from embodied_rl.version import REPOSITORY
 
-INSTALL = "sh .ci/install-maniskill .venv/bin/python"
+INSTALL = f"sh .ci/install-maniskill .venv/bin/python, in a checkout of {REPOSITORY}"
 REWARD_MODES = ("normalized_dense", "dense", "sparse")
 """The best first. A task names another order; for some it begins with 'none'."""
 
@@ -36,7 +37,7 @@ def load_maniskill() -> str:
             import mani_skill
             import mani_skill.envs  # registers the tasks
     except ImportError as error:
-        raise UserError(f"ManiSkill is not installed ({error}); in a checkout: {INSTALL}") from None
+        raise UserError(f"ManiSkill is not installed ({error}): {INSTALL}") from None
     mani_skill.logger.setLevel(logging.ERROR)
     return driver
 

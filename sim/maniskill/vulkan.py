@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 from embodied_rl.utils.cache_dir import cache_dir
+from embodied_rl.version import REPOSITORY
 
-INSTALL = "sh .ci/install-lavapipe"
+INSTALL = f"sh .ci/install-lavapipe, in a checkout of {REPOSITORY}"
 _SYSTEM = (Path("/usr/share/vulkan/icd.d"), Path("/etc/vulkan/icd.d"), Path("/usr/local/share/vulkan/icd.d"))
 _CHOSEN = ("VK_ICD_FILENAMES", "VK_DRIVER_FILES")
 

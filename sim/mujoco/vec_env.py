@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -25,6 +24,7 @@ from embodied_rl.sim.mujoco_log import leave_divergence_to_results
 from embodied_rl.sim.state.staged import Shaping
 from embodied_rl.sim.state.vector import StateLayout
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
+from embodied_rl.utils.machine import cpu_count
 from embodied_rl.vec_env import EnvInfo
 
 CAMERAS = ("agentview", "robot0_eye_in_hand")
@@ -108,7 +108,7 @@ class MujocoVecEnv:
         self._slots = [_Slot() for _ in range(num_envs)]
         self._stop, self._shaping = stop_at_success, shaping
         self._renderer = renderer
-        self._threads = min(threads or len(os.sched_getaffinity(0)), num_envs)
+        self._threads = min(threads or cpu_count(), num_envs)
         self._pool = ThreadPoolExecutor(self._threads, "sim") if self._threads > 1 else None
         self.info = EnvInfo(
             backend="mujoco",
