@@ -1,0 +1,101 @@
+"""What an installed package prints names no file that only a checkout has, unless it says where a checkout is had."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from embodied_rl.jobs.reference_runs import reference_line, reference_runs
+from embodied_rl.version import REPOSITORY
+from tests.embodied_rl.test_packaging import expected_files
+from tests.test_docs_commands import ROOT
+
+_TARGETS = re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+_NAMED = re.compile(
+    rf"[\w.-]+(?:/[\w.-]+)+|\b[\w-]+\.(?:md|txt|toml|cff)\b|\bMakefile\b|\bmake (?:{'|'.join(_TARGETS)})\b"
+)
+SAYS_WHERE = "in a checkout of "
+"""The address follows."""
+WITH_ADDRESS = ("embodied_rl/assets/reference_runs.yaml",)
+"""What is printed of it has the address before it."""
+
+
+def shown(tree: ast.Module, *, is_command: bool) -> Iterator[str]:
+    """A module's texts that somebody may read who runs it: all but docstrings, and of these the options' own.
+
+    is_command: Those of classes too, which `--help` prints.
+    """
+    silent = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef) + (() if is_command else (ast.ClassDef,))
+    docstrings = set[int]()
+    for node in ast.walk(tree):
+        if isinstance(node, silent) and node.body and isinstance(node.body[0], ast.Expr):
+            docstrings.add(id(node.body[0].value))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
+
+
+def lacking(text: str, packaged: set[str]) -> list[str]:
+    """What `text` names that is in a checkout, or done in one, and not among the files of `packaged`."""
+    if SAYS_WHERE in text:
+        return []
+    names = _NAMED.findall(text)
+    there = {part for file in packaged for part in (file, file.removeprefix("embodied_rl/"))}
+    folders = {str(parent) for file in there for parent in Path(file).parents}
+    return [name for name in names if name.startswith("make ") or _only_here(name.rstrip("."), there | folders)]
+
+
+def _only_here(name: str, packaged: set[str]) -> bool:
+    return name not in packaged and (ROOT / name).exists()
+
+
+def test_no_message_names_a_file_that_the_wheel_lacks() -> None:
+    packaged = expected_files()
+    found = dict[str, list[str]]()
+    for file in sorted(packaged - set(WITH_ADDRESS)):
+        path = ROOT / file
+        if path.suffix == ".py":
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            texts = list(shown(tree, is_command="cli" in path.parts))
+        elif path.suffix in (".yaml", ".xml", ".txt", ".html"):
+            texts = [path.read_text(encoding="utf-8")]
+        else:
+            continue
+        if names := [name for text in texts for name in lacking(text, packaged)]:
+            found[file] = names
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("see docs/train.md.", ["docs/train.md."]),
+        ("sh .ci/install-torch python", [".ci/install-torch"]),
+        ("run `make ros2`", ["make ros2"]),
+        ("as README.md says", ["README.md"]),
+        (f"{SAYS_WHERE}{REPOSITORY}: make ros2", []),
+        (f"{REPOSITORY}/blob/main/docs/train.md", []),
+        ("assets/tabletop, make it again", []),
+        ("openpi's examples/libero/main.py", []),
+    ],
+)
+def test_what_only_a_checkout_has_is_found(text: str, names: list[str]) -> None:
+    assert lacking(text, expected_files()) == names
+
+
+def test_options_are_read_and_docstrings_are_not() -> None:
+    tree = ast.parse(
+        '"""a"""\nclass C:\n    """b"""\n    x: int = 0\n    """c"""\n    def f(self):\n        """d"""\n        g("e")'
+    )
+    assert list(shown(tree, is_command=False)) == ["c", "e"]
+    assert list(shown(tree, is_command=True)) == ["b", "c", "e"]
+
+
+def test_reference_runs_say_where_they_are_read() -> None:
+    for reference in reference_runs().values():
+        assert f"{REPOSITORY}/blob/main/{reference.source}" in reference_line(reference)
+        assert (ROOT / reference.source).is_file()
