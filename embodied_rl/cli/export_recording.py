@@ -27,7 +27,7 @@ class PushOptions:
     """Where an export goes on the Hugging Face hub, and what its card (README.md) says."""
 
     push: str | None = None
-    """Upload what is exported and its card to OWNER/NAME on the Hugging Face hub, which is made where it is new."""
+    """Upload what is exported, with its card, to OWNER/NAME on the Hugging Face hub; it replaces what is there."""
     private: bool = False
     """Show a new repository to its owner alone."""
     license: str | None = None

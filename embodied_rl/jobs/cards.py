@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from embodied_rl.data.lerobot import fingerprint
 from embodied_rl.data.metadata import read_metadata, short_name
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.benchmark import Tally
+from embodied_rl.evaluation.evaluate import Score
 from embodied_rl.evaluation.overlap import TRAINED_STATES
 from embodied_rl.jobs.describe import eval_words, policy_words, run_words
 from embodied_rl.jobs.run_info import RUN_INFO
@@ -21,7 +22,7 @@ from embodied_rl.jobs.run_records import RunRecord, read_record
 from embodied_rl.learner.checkpoint import POLICY, iteration_of
 from embodied_rl.policies.checkpoints.hub import CARD, repository_of
 from embodied_rl.policies.checkpoints.integrity import file_sha256
-from embodied_rl.telemetry.info import VERSION, EvalInfo, PolicyInfo
+from embodied_rl.telemetry.info import VERSION, EvalInfo, PolicyInfo, RunInfo
 from embodied_rl.telemetry.observer import evaluation_path, read_evaluation
 from embodied_rl.telemetry.pages import render
 from embodied_rl.utils.dataclass_io import read_dataclass
@@ -163,7 +164,7 @@ def write_model_card(out: Path, card: ModelCard) -> None:
         tags=[_ROBOTICS, _LIBRARY, card.policy.family],
         base_model=repository_of(begins),
         datasets=[item["repository"] for item in data if item["repository"]] or None,
-        model_name=card.name.rpartition("/")[2],
+        model_name=card.name.rpartition("/")[2] if card.evaluations else None,
         eval_results=[result for each in card.evaluations for result in _results(each)] or None,
     )
     weights = sorted(path for path in out.rglob("*") if path.suffix in (".safetensors", ".pt"))
@@ -175,7 +176,7 @@ def write_model_card(out: Path, card: ModelCard) -> None:
         version=__version__,
         made={
             "suite": said.get("suite"),
-            "tasks": "; ".join(said.get("instructions") or map(sentence, said.get(TRAINED_STATES) or ())),
+            "tasks": "; ".join(said.get("instructions") or map(sentence, _tasks(card))),
             "protocol": trained.get("protocol"),
             "physics version": said.get("era"),
             "begins from": repository_of(begins) or Path(begins).name,
@@ -189,6 +190,12 @@ def write_model_card(out: Path, card: ModelCard) -> None:
         reports=reports,
     )
     replace_text(out / CARD, text + "\n")
+
+
+def _tasks(card: ModelCard) -> Iterable[str]:
+    """Names of the tasks that it was trained on, as far as somebody says."""
+    session = card.run.sessions[-1] if card.run else None
+    return session.task_names if isinstance(session, RunInfo) else card.provenance.get(TRAINED_STATES, ())
 
 
 def _data(said: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -212,16 +219,20 @@ def _results(evaluation: CardEvaluation) -> list[EvalResult]:
             dataset_type=evaluation.suite,
             dataset_name=evaluation.suite,
             metric_type=name,
-            metric_value=score.value,
+            metric_value=round(score.value, 4),
             metric_args={
                 **evaluation.settings,
                 "episodes": score.episodes,
-                "interval_95": [score.low, score.high] if score.has_success else list(score.return_interval),
+                "interval_95": [round(end, 4) for end in _interval(score)],
             },
         )
         for name, score in scores.items()
         if score is not None and score.episodes
     ]
+
+
+def _interval(score: Score) -> tuple[float, float]:
+    return (score.low, score.high) if score.has_success else score.return_interval
 
 
 def write_dataset_card(folder: Path, name: str, license: str | None) -> str:
@@ -233,7 +244,7 @@ def write_dataset_card(folder: Path, name: str, license: str | None) -> str:
         license: as the hub names it; None where nobody says.
 
     Raises:
-        UserError: it is no data set, or a damaged one.
+        UserError: it is no data set, or a damaged one; or its card is there already, so that `license` is not in it.
     """
     from huggingface_hub import DatasetCardData
 
@@ -245,6 +256,8 @@ def write_dataset_card(folder: Path, name: str, license: str | None) -> str:
         configs=[{"config_name": "default", "data_files": "data/*/*.parquet"}],
     )
     said = meta.info.get(NAMESPACE, {})
+    if license and (folder / CARD).exists():
+        raise UserError(f"{folder / CARD} stays as it is: name the license in it, and leave --license out.")
     if not (folder / CARD).exists():
         text = render(
             "dataset_card.md",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from embodied_rl.errors import UserError
 
@@ -131,7 +131,8 @@ def _one_line(what: str, advice: str) -> Iterator[None]:
     """Turn what the hub's client raises into one UserError line: what failed, why, what to do."""
     from huggingface_hub.errors import HfHubHTTPError
 
+    no_network = cast("type[Exception]", HfHubHTTPError.__bases__[0])  # of the HTTP library that this version uses
     try:
         yield
-    except (*HfHubHTTPError.__bases__, OSError, ValueError, RuntimeError) as error:  # the first is its HTTP library's
+    except (no_network, OSError, ValueError, RuntimeError) as error:
         raise UserError(f"{what} ({' '.join(str(error).split())[:200]}): {advice}.") from error
