@@ -1,11 +1,11 @@
-"""A `RunInfo` for tests that write a run's folder by hand."""
+"""A `RunInfo` and an `EvalInfo` for tests that write the folder of a run or an evaluation by hand."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from embodied_rl.evaluation.overlap import Overlap
-from embodied_rl.telemetry.info import MachineInfo, PolicyInfo, RunInfo, SessionEnd, SimulatorInfo, Versions
+from embodied_rl.telemetry.info import EvalInfo, MachineInfo, PolicyInfo, RunInfo, SessionEnd, SimulatorInfo, Versions
 
 
 def run_info(**changes: Any) -> RunInfo:
@@ -36,6 +36,37 @@ def run_info(**changes: Any) -> RunInfo:
         "versions": Versions(embodied_rl="0.1.0", mujoco="4.0.0", torch="2.13.0", python="3.11.7"),
     }
     return RunInfo(**(values | changes))
+
+
+def eval_info(**changes: Any) -> EvalInfo:
+    """An evaluation of the policy of `run_info`; changes: to its fields."""
+    info = run_info()
+    values: dict[str, Any] = {
+        "command": "embodied-rl eval tabletop",
+        "output": "runs/e",
+        "suite": info.suite,
+        "task_names": info.task_names,
+        "states": "heldout",
+        "num_states": 4,
+        "protocol": {"name": "native"},
+        "deviations": (),
+        "perturb": (),
+        "perturb_level": 1.0,
+        "overlap": info.overlap,
+        "failing_states": None,
+        "failing_tasks": None,
+        "at_end": True,
+        "mode": "greedy",
+        "seed": 0,
+        "policy": info.policy,
+        "efficient": None,
+        "trained_suite": info.suite,
+        "trained_physics_version": "current",
+        "simulator": info.simulator,
+        "machine": info.machine,
+        "versions": info.versions,
+    }
+    return EvalInfo(**(values | changes))
 
 
 def simulator_info(**changes: Any) -> SimulatorInfo:

@@ -15,6 +15,7 @@ import pytest
 from embodied_rl.cli import COMMANDS, take_imports
 from embodied_rl.errors import UserError
 from embodied_rl.utils.plugins import import_modules
+from tests.hub import opened
 from tests.registered import modules_of
 
 ROOT = Path(__file__).parents[1]
@@ -69,6 +70,17 @@ def test_there_are_commands_of_every_kind() -> None:
     assert {words[0] for _, words in ALL} >= set(COMMANDS) - {"plan"}
 
 
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """OWNER/NAME is there: a published policy, of which a command may ask what it is."""
+    folder = tmp_path_factory.mktemp("hub")
+    (folder / "config.json").write_text('{"model_type": "openvla"}')
+    with opened(folder / "cache") as hub:
+        hub.add("models/OWNER/NAME", folder)
+        yield
+
+
+@pytest.mark.usefixtures("hub")
 @pytest.mark.parametrize(("page", "words"), ALL, ids=[f"{page}: {' '.join(words)}"[:100] for page, words in ALL])
 def test_a_documented_command_is_understood(
     page: Path, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -11,6 +11,7 @@ from typing import Literal
 from embodied_rl.cli.parse import parse, wants_help
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.detector import load_detector
+from embodied_rl.policies.checkpoints.hub import resolve
 from embodied_rl.real_robot.core.robot import robot_path
 from embodied_rl.real_robot.ros2.environment import enter, ros_environment
 from embodied_rl.utils.output import try_file
@@ -75,8 +76,9 @@ class DeployCommand:
     """The twin's seconds in a second: below 1 where the computer is too busy for real time."""
     record: str = "auto"
     """The recording, an MCAP file that does not exist yet; auto: runs/deploy/DATE-TIME.mcap; none: nothing."""
-    training_view: Path | None = None
-    """A LeRobot data set that the policy was trained on: its first images beside what the cameras see, in a PNG."""
+    training_view: str | None = None
+    """A LeRobot data set that the policy was trained on (a folder, or OWNER/NAME on the Hugging Face hub): its first
+    images beside what the cameras see, in a PNG."""
     json: Path | None = None
     """Write the twin's report there."""
     domain: int | None = None
@@ -141,7 +143,7 @@ def _check_robot(command: DeployCommand) -> None:
     view = command.training_view
     if twin and view is not None:
         raise UserError("--training-view is for a real arm: the twin's views are drawn by its simulator.")
-    if view is not None and not (view / "meta" / "info.json").is_file():
+    if view is not None and not (resolve(view, "dataset") / "meta" / "info.json").is_file():
         raise UserError(f"--training-view: {view} is no LeRobot data set.")
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from embodied_rl.cli.export_recording import ExportRecordingCommand, is_of_recordings, run
+from embodied_rl.cli.export_recording import ExportRecordingCommand, PushOptions, is_of_recordings, run
 from embodied_rl.cli.parse import parse
 from embodied_rl.errors import UserError
 from embodied_rl.factory.policies import CheckpointOptions
@@ -16,15 +17,16 @@ from embodied_rl.utils.words import file_size
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportCommand(CheckpointOptions):
-    """Write a policy in the published layout of its kind.
+class ExportCommand(CheckpointOptions, PushOptions):
+    """Write a policy in the published layout of its kind, with a model card for the Hugging Face hub.
 
     OpenVLA's Hugging Face files, and openvla-oft's beside them: LoRA adapters are merged, the critic goes into a file
     of its own, which other programs ignore. pi0: the files of openpi or LeRobot, SmolVLA: of LeRobot, without what only
     training needs. Small presets have parts that none of these layouts has a place for: --layout native writes any
     policy in embodied-rl's own, in one folder with its adapters merged.
 
-    A robot's recordings become a data set: `embodied-rl export run.mcap --help` lists the options of that.
+    A robot's recordings become a data set, and a data set goes to the hub: `embodied-rl export run.mcap --help` lists
+    the options of that.
     """
 
     out: Path
@@ -35,6 +37,8 @@ class ExportCommand(CheckpointOptions):
     """Whose files a pi0 becomes (None: openpi's); a SmolVLA becomes LeRobot's. native: ours, for any policy."""
     cameras: tuple[str, ...] = ()
     """LeRobot's names of the cameras, in their order, such as image image2."""
+    evaluations: tuple[Path, ...] = ()
+    """Folders of evaluations of this checkpoint, for its card (none given: what its own run found for it)."""
     verify: bool = False
     """Read the export back and compare its actions with the policy's on eight observations, of the suite that it was
     trained on where that is built in; a pi0 in LeRobot's layout also in transformers, where that is installed."""
@@ -49,9 +53,11 @@ def main(argv: list[str]) -> int:
         raise UserError(f"{command.out} already exists; choose another --out or remove it")
     if command.layout == "native" and command.cameras:
         raise UserError("--cameras gives LeRobot's names; --layout native has none: leave it out.")
+    command.check()
     import torch  # after the checks: a typing error should not wait for it
 
-    from embodied_rl.factory.policies import export_policy, load_policy, policy_folder
+    from embodied_rl.factory.policies import export_policy, load_policy, policy_folder, policy_info
+    from embodied_rl.jobs.cards import ModelCard, evaluations_of, run_of, write_model_card
     from embodied_rl.policies.checkpoints.folder import read_provenance
     from embodied_rl.policies.family import ExportRequest
     from embodied_rl.version import __version__
@@ -60,21 +66,36 @@ def main(argv: list[str]) -> int:
     policy = load_policy(source, command.load_options(source))
     dtype = None if command.dtype == "keep" else getattr(torch, command.dtype)
     words = shlex.join(["embodied-rl", "export", *argv])
+    about, trained, trainer = policy_info(policy, command.checkpoint), read_provenance(source), run_of(source)
+    card = ModelCard(
+        name=command.push or command.out.name,
+        command=words,
+        license=command.license,
+        policy=about,
+        provenance=trained,
+        run=trainer,
+        evaluations=evaluations_of(source, trainer, command.evaluations, about.digest),
+    )
     provenance = {"command": words, "version": __version__, "source": command.checkpoint}
     if command.layout == "native":
-        provenance = read_provenance(source) | provenance  # what it was trained on goes along
+        provenance = trained | provenance  # what it was trained on goes along
     request = ExportRequest(
         out=command.out, layout=command.layout, cameras=command.cameras, provenance=provenance, dtype=dtype
     )
     export_policy(policy, request)
+    try:
+        write_model_card(command.out, card)
+    except BaseException:
+        shutil.rmtree(command.out)  # without its card it would look finished
+        raise
     print(f"wrote {command.out}: {policy.architecture}, {file_size(folder_bytes(command.out))}")
     if command.verify:
         from embodied_rl.jobs.verify_export import verify
         from embodied_rl.sim.tabletop import suites
 
-        trained = str(read_provenance(source).get("suite", ""))
         before: Any = load_policy(source, command.load_options(source))  # an export may merge or round its own
-        suite = trained if trained in suites() else ""
-        for found in verify(before, command.out, command.layout, suite, dtype):
+        suite = str(trained.get("suite", ""))
+        for found in verify(before, command.out, command.layout, suite if suite in suites() else "", dtype):
             print(found.describe())
+    command.upload(command.out, "model")
     return 0

@@ -13,6 +13,7 @@ from embodied_rl.cli.help import example_lines
 from embodied_rl.cli.parse import parse, wants_help
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.factory.policies import CheckpointOptions
+from embodied_rl.policies.checkpoints.hub import resolve
 from embodied_rl.rewards.config import PromptConfig, RewardTrainConfig
 from embodied_rl.utils.output import try_output
 
@@ -36,8 +37,8 @@ Make a reward model from demonstrations, and say how far it can be trusted.
 class TrainRewardCommand(RewardTrainConfig):
     """Train a progress model on demonstrations that end in success."""
 
-    dataset: Annotated[Path, tyro.conf.Positional]
-    """Folder of the dataset, as `embodied-rl collect` makes it."""
+    dataset: Annotated[str, tyro.conf.Positional]
+    """Folder of the dataset, as `embodied-rl collect` makes it, or OWNER/NAME[@REVISION] on the Hugging Face hub."""
     out: Path
     """Folder of the model; it must not exist yet."""
 
@@ -49,8 +50,8 @@ class CardRewardCommand(CheckpointOptions, PromptConfig):
     model: Annotated[str, tyro.conf.Positional]
     """Folder of the reward model, where card.json will hold the figures, or OWNER/NAME[@REVISION] of one on the Hugging
     Face hub."""
-    dataset: Annotated[Path, tyro.conf.Positional]
-    """Folder of the dataset; where the model learned from it, only the episodes that were held out count."""
+    dataset: Annotated[str, tyro.conf.Positional]
+    """The dataset, as of `train`; where the model learned from it, only the episodes that were held out count."""
     episodes: int = 100
     """Episodes of the policy, sampled from held-out initial states; 0: demonstrations alone."""
     suite: str = ""
@@ -84,7 +85,7 @@ def _train(argv: list[str]) -> int:
     names = RewardTrainConfig.__dataclass_fields__
     config = RewardTrainConfig(**{name: getattr(command, name) for name in names})
     words = shlex.join(["embodied-rl", "reward", "train", *argv])
-    train_reward(command.dataset, command.out, config, words, LastingConsole())
+    train_reward(resolve(command.dataset, "dataset"), command.out, config, words, LastingConsole())
     return 0
 
 
@@ -96,5 +97,5 @@ def _card(argv: list[str]) -> int:
     from embodied_rl.utils.console import LastingConsole
 
     sample = CardSample(command.episodes, command.suite)
-    write_card(command.model, command.dataset, command, command, sample, LastingConsole())
+    write_card(command.model, resolve(command.dataset, "dataset"), command, command, sample, LastingConsole())
     return 0

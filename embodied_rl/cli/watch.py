@@ -117,11 +117,11 @@ def _demonstrated(demos: tuple[str, ...]) -> list[str]:
     from embodied_rl.data.layout import NAMESPACE
     from embodied_rl.data.metadata import read_metadata
     from embodied_rl.evaluation.overlap import TRAINED_STATES
-    from embodied_rl.jobs.sft_data import data_folder
+    from embodied_rl.policies.checkpoints.hub import resolve
 
     tasks = dict[str, None]()
     for name, _ in weighted_data(demos):
-        about = read_metadata(data_folder(name)).info.get(NAMESPACE, {})
+        about = read_metadata(resolve(name, "dataset")).info.get(NAMESPACE, {})
         shown = about.get("tasks") or about.get(TRAINED_STATES)  # of `collect`; of `export`
         if not shown:
             again = shlex.join(["embodied-rl", "eval", "--checkpoint", "...", "--keep", "--output", "kept"])

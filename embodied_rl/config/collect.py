@@ -42,8 +42,8 @@ class CollectCommand:
     instruction: str | None = None
     """What is to be done in a gymnasium env, in place of what it says, as `--env.instruction` of `train`."""
     expert: str = "scripted"
-    """Who acts: scripted, the expert of the suite where it has one, or the folder of a run or a checkpoint whose policy
-    fits: one that reads a state may teach those that see."""
+    """Who acts: scripted, the expert of the suite where it has one, or a run, a checkpoint or OWNER/NAME on the Hugging
+    Face hub whose policy fits: one that reads a state may teach those that see."""
     keep: Literal["successes", "all"] = "successes"
     """all: keep failed attempts too, each marked; `sft` refuses such a data set."""
     dart_noise_rate: float | None = None

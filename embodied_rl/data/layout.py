@@ -39,6 +39,7 @@ HAND_ACTION_NAMES = ("delta_x", "delta_y", "delta_z", "gripper")
 """Of a hand that does not turn: MetaWorld's."""
 
 VERSION = "v3.0"
+FOLDERS = ("data", "meta", "videos")
 CHUNK_FILES = 1000
 DATA_FILE_MB = 100
 VIDEO_FILE_MB = 200

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from embodied_rl.data.columns import STEP_COLUMNS, StepColumns, step_columns
 from embodied_rl.data.frames import Frames, ImageFit, join_frames, open_frames
-from embodied_rl.data.layout import ACTION, EXECUTED, NAMESPACE, STATE
+from embodied_rl.data.layout import ACTION, EXECUTED, FOLDERS, NAMESPACE, STATE
 from embodied_rl.data.metadata import Metadata, one_line, read_metadata, short_name
 from embodied_rl.errors import UserError
 from embodied_rl.types import Array
@@ -163,9 +163,12 @@ def join(sets: Sequence[Demonstrations]) -> Demonstrations:
 
 
 def fingerprint(root: Path) -> str:
-    """SHA-256 over names and contents of all files of a dataset: two datasets with equal fingerprints are the same."""
+    """SHA-256 over names and contents of all files of a dataset: two datasets with equal fingerprints are the same.
+
+    A card beside its folders is no part of it.
+    """
     digest = hashlib.sha256()
-    for path in sorted(p for p in Path(root).rglob("*") if p.is_file()):
+    for path in sorted(p for part in FOLDERS for p in (Path(root) / part).rglob("*") if p.is_file()):
         digest.update(str(path.relative_to(root)).encode() + b"\0")
         with path.open("rb") as handle:
             digest.update(hashlib.file_digest(handle, "sha256").digest())

@@ -12,7 +12,7 @@ from embodied_rl.config.env import AUTO, CustomEnvConfig, EnvConfig, GymnasiumCo
 from embodied_rl.config.suites import suite_named
 from embodied_rl.config.train import kind_of, read_env
 from embodied_rl.errors import UserError
-from embodied_rl.policies.checkpoints.hub import is_repository
+from embodied_rl.policies.checkpoints.hub import is_repository, resolve
 from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped
 from embodied_rl.utils.plugins import import_modules
 from embodied_rl.utils.words import same_rate
@@ -40,12 +40,15 @@ def family_name(checkpoint: str) -> str:
     """The kind of policy that a checkpoint holds; UserError where there is none, or it does not say."""
     from embodied_rl.factory.policies import family_of, policy_folder  # imports torch
 
-    return family_of(policy_folder(checkpoint)).name
+    return family_of(policy_folder(checkpoint, weights=False)).name
 
 
 def import_modules_of(checkpoint: str | None) -> None:
-    """Import the modules that a checkpoint on this disk was trained with (--import); UserError where one fails."""
-    provenance = _provenance(checkpoint)
+    """Import the modules that a checkpoint on this disk was trained with (--import); UserError where one fails.
+
+    What a repository of the hub names is left to the user's own --import.
+    """
+    provenance = {} if checkpoint is None or is_repository(checkpoint) else _provenance(checkpoint)
     imports = learned_in(provenance, provenance.get("suite", "")).get("imports", [])
     import_modules(imports, f"{checkpoint} was trained with --import")
 
@@ -123,24 +126,29 @@ def as_learned(
 def simulator_for(checkpoint: str | None, suite: str) -> str:
     """In which of a suite's simulators a checkpoint acts: that of its training, or the one that shows what it reads."""
     table = suite_named(suite)
-    if not table.drawn_by or not checkpoint or not Path(checkpoint).is_dir():
+    if not table.drawn_by or not checkpoint or not _is_there(checkpoint):
         return table.simulators[0]
     trained = trained_env(checkpoint, suite)
     if trained is not None:
         return kind_of("env", trained)
     from embodied_rl.factory.policies import family_of, policy_folder  # imports torch
 
-    return table.simulator(family_of(policy_folder(checkpoint)).config.observes)
+    return table.simulator(family_of(policy_folder(checkpoint, weights=False)).config.observes)
+
+
+def _is_there(checkpoint: str) -> bool:
+    """Whether it is a folder, or a repository of the hub: not a shipped one, which needs no question."""
+    return not is_shipped(checkpoint) and (is_repository(checkpoint) or Path(checkpoint).is_dir())
 
 
 def _provenance(checkpoint: str | None) -> dict[str, Any]:
-    """What a checkpoint on this disk says of its training; {} of others."""
-    if not checkpoint or is_shipped(checkpoint) or is_repository(checkpoint) or not Path(checkpoint).is_dir():
+    """What a checkpoint says of its training; {} of shipped ones, and where there is none."""
+    if not checkpoint or not _is_there(checkpoint):
         return {}
     from embodied_rl.factory.policies import policy_folder  # imports torch
     from embodied_rl.policies.checkpoints.folder import read_provenance
 
-    return dict(read_provenance(policy_folder(checkpoint)))
+    return dict(read_provenance(policy_folder(checkpoint, weights=False)))
 
 
 def need_control_rate(
@@ -194,10 +202,8 @@ def need_as_learned(
 
 
 def is_published_format(checkpoint: str) -> bool:
-    """Whether `checkpoint` is of the hub, or a folder in the format that policies are published in."""
-    if is_repository(checkpoint):
-        return True
-    path = Path(checkpoint) / "config.json"
+    """Whether `checkpoint` is in the format that policies are published in: a folder, or a repository of the hub."""
+    path = resolve(checkpoint, weights=False) / "config.json"
     if is_shipped(checkpoint) or not path.is_file():
         return False
     try:

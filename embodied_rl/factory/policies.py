@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from embodied_rl.config.policies import CUSTOM, CUSTOM_BEFORE, SHIPPED, CustomPolicyConfig, PolicyConfig
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.policies import mlp, openvla, openvla_oft, pi0, smolvla
-from embodied_rl.policies.checkpoints.hub import is_repository, resolve
+from embodied_rl.policies.checkpoints.hub import resolve
 from embodied_rl.policies.checkpoints.shipped import is_shipped, shipped_folder
 from embodied_rl.policies.family import ExportRequest, PolicyFamily
 from embodied_rl.telemetry.info import PolicyInfo
@@ -240,16 +240,17 @@ def prepare_policy(policy: AnyPolicy, config: Any, folder: Path) -> None:
         policy.compiled = True
 
 
-def policy_folder(checkpoint: str) -> Path:
+def policy_folder(checkpoint: str, *, weights: bool = True) -> Path:
     """The folder with a policy's config.json: `checkpoint` itself, the newest of a run's folder or of the `checkpoints`
-    in it, a published one in the hub's cache (downloaded first if need be), or a shipped one."""
+    in it, a published one in the hub's cache (downloaded first if need be), or a shipped one.
+
+    weights: False where it is enough what a published one says of itself.
+    """
     if is_shipped(checkpoint):
         return shipped_folder(checkpoint)
-    if is_repository(checkpoint):
-        return resolve(checkpoint)
     from embodied_rl.learner.checkpoint import POLICY, Checkpoints
 
-    folder = Path(checkpoint)
+    folder = resolve(checkpoint, weights=weights)
     for checkpoints in (folder / "checkpoints", folder):
         newest = Checkpoints(checkpoints, 1).find()
         if newest is not None:

@@ -24,6 +24,7 @@ from embodied_rl.factory.policies import family_named, load_policy, policy_folde
 from embodied_rl.jobs.checks import CheckResult, DoctorConfig, judged
 from embodied_rl.learner.config import LearnerConfig
 from embodied_rl.policies.checkpoints.folder import read_provenance
+from embodied_rl.policies.checkpoints.hub import resolve
 from embodied_rl.policies.preprocessing.fit import fit_image
 from embodied_rl.policy import ActMode, action_array
 from embodied_rl.rng import DecisionRng
@@ -248,7 +249,7 @@ def _demonstrations(config: DoctorConfig, policy: AnyPolicy, folder: Path) -> De
     from embodied_rl.data.frames import ImageFit
 
     fit = ImageFit(policy.config.image_size, partial(fit_image, how=policy.config.image_fit))
-    data = lerobot.load(config.dataset, read_provenance(folder).get("cameras", ()), fit)
+    data = lerobot.load(resolve(config.dataset, "dataset"), read_provenance(folder).get("cameras", ()), fit)
     shape = (policy.config.num_cameras, policy.config.image_size, policy.config.image_size, 3)
     wants = (shape, policy.action_dim, policy.config.proprio_dim)
     has = (data.images.shape[1:], data.action.shape[1], data.state.shape[1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from embodied_rl.config.train import SUITE
@@ -32,8 +31,9 @@ class DoctorConfig(PublishedOptions):
     protocol: str = "native"
     """Whose images it gets: native (this project's), openvla, openvla_oft, openpi, rlinf, rlinf_pi, simplevla or
     lerobot."""
-    dataset: Path | None = None
-    """Demonstrations of these tasks in the LeRobot v3 layout, to compare statistics and actions with."""
+    dataset: str | None = None
+    """Demonstrations of these tasks in the LeRobot v3 layout, to compare statistics and actions with: a folder, or
+    OWNER/NAME[@REVISION] on the Hugging Face hub."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.evaluation.detector import load_detector
 from embodied_rl.evaluation.intervals import wilson
 from embodied_rl.jobs.deploy_views import data_set_views, recorded_views, simulated_views, write_views
+from embodied_rl.policies.checkpoints.hub import resolve
 from embodied_rl.real_robot.deploy.dashboard import checklist, dashboard
 from embodied_rl.real_robot.deploy.episodes import Episode, run_episode, shadow_episode, to_idle
 from embodied_rl.real_robot.deploy.keys import CONFIRM, KEYS, LABELS, Keys
@@ -77,7 +78,7 @@ def _show_views(wanted: Any, recording: Path, console: LastingConsole) -> None:
     path = recording.with_suffix(".png")
     training = simulated_views(wanted.suite) if wanted.robot == "twin" else []
     if wanted.training_view is not None:
-        training = data_set_views(wanted.training_view)
+        training = data_set_views(resolve(wanted.training_view, "dataset"))
     write_views(path, recorded_views(recording), training)
     console.say(f"what the cameras see{', beside training' if training else ''}: {path}")
 

@@ -26,11 +26,11 @@ from embodied_rl.factory.policies import CheckpointOptions, open_policy, policy_
 from embodied_rl.factory.suites import load, open_tasks
 from embodied_rl.factory.view import view_of
 from embodied_rl.policies.checkpoints.folder import read_provenance
-from embodied_rl.policies.checkpoints.hub import is_repository
+from embodied_rl.policies.checkpoints.hub import is_repository, resolve
 from embodied_rl.rewards.card import JudgedEpisode, demonstration_figures, judge_episode, rollout_figures
 from embodied_rl.rewards.config import PromptConfig, RewardTrainConfig
 from embodied_rl.rewards.judge import Judge
-from embodied_rl.rewards.open import open_judge, reward_folder
+from embodied_rl.rewards.open import open_judge
 from embodied_rl.rewards.progress import ProgressModel, load_progress, save_progress
 from embodied_rl.rewards.rollouts import judge_rollouts
 from embodied_rl.rewards.train import fit_progress
@@ -90,7 +90,7 @@ def write_card(
     Raises:
         UserError: no demonstration is held out, the data set does not name its suite, or no episode could be judged.
     """
-    folder, device = reward_folder(model), pick_device("auto")
+    folder, device = resolve(model), pick_device("auto")
     judge = open_judge(folder, prompts, device)
     data, sha256 = _load(dataset), lerobot.fingerprint(dataset)
     rows = list(range(len(data)))

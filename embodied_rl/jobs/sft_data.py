@@ -19,7 +19,7 @@ from embodied_rl.data.layout import NAMESPACE
 from embodied_rl.data.lerobot import Demonstrations
 from embodied_rl.data.metadata import describe_left_out, read_metadata, short_name
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.policies.checkpoints.hub import is_repository, resolve, source_name
+from embodied_rl.policies.checkpoints.hub import resolve, source_name
 from embodied_rl.policies.family import FreshRequest, Room
 from embodied_rl.sim.mujoco.vec_env import CAMERAS, CONTROL_HZ
 from embodied_rl.utils.words import counted, same_rate
@@ -66,12 +66,7 @@ class Source:
 
 def fingerprints(command: SftCommand) -> list[str]:
     """SHA-256 of each data set."""
-    return [lerobot.fingerprint(data_folder(name)) for name, _ in weighted_data(command.data)]
-
-
-def data_folder(name: str) -> Path:
-    """Where a data set is; whether there is one is up to its reader."""
-    return resolve(name, "dataset") if is_repository(name) else Path(name)
+    return [lerobot.fingerprint(resolve(name, "dataset")) for name, _ in weighted_data(command.data)]
 
 
 def open_sources(command: SftCommand, fit: ImageFit | None, console: Console) -> list[Source]:
@@ -90,7 +85,7 @@ def read_sources(
     command: SftCommand, fit: ImageFit | None, console: Console, *, failures: bool = False
 ) -> list[Source]:
     """`open_sources` for a policy that has its statistics. failures: failed attempts may be among the episodes."""
-    named = [(name, data_folder(name), weight) for name, weight in weighted_data(command.data)]
+    named = [(name, resolve(name, "dataset"), weight) for name, weight in weighted_data(command.data)]
     chosen = _cameras(command, [folder for _, folder, _ in named])
     return [
         _open(command, name, weight, folder, cameras, fit, console, failures=failures)

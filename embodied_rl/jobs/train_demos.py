@@ -23,8 +23,9 @@ from embodied_rl.data.metadata import read_metadata, short_name
 from embodied_rl.data.mixture import Augmentation, Mixture, Part
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.overlap import demonstrated_states, join_states
-from embodied_rl.jobs.sft_data import Source, data_folder, read_sources
+from embodied_rl.jobs.sft_data import Source, read_sources
 from embodied_rl.learner.imitation import Demos, Imitation, imitation_loss
+from embodied_rl.policies.checkpoints.hub import resolve
 from embodied_rl.policies.preprocessing.fit import fit_image
 from embodied_rl.rng import DecisionRng
 from embodied_rl.utils.words import counted, same_rate
@@ -135,7 +136,7 @@ def imitated(sources: Sequence[Source], option: str, policy: Any, beside: Sequen
 
 def _cameras(names: tuple[str, ...], info: EnvInfo) -> tuple[str, ...]:
     """The simulator's cameras where every data set has them by name; () leaves their order to the data sets."""
-    found = [read_metadata(data_folder(name)).cameras for name, _ in weighted_data(names)]
+    found = [read_metadata(resolve(name, "dataset")).cameras for name, _ in weighted_data(names)]
     named = all(set(info.cameras) <= set(map(short_name, cameras)) for cameras in found)
     return info.cameras if named else ()
 

@@ -22,11 +22,12 @@ from embodied_rl.data.metadata import read_metadata
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.overlap import TRAINED_STATES, demonstrated_states
 from embodied_rl.factory.run_config import with_absolute_checkpoint
-from embodied_rl.jobs.sft_data import Source, data_folder
+from embodied_rl.jobs.sft_data import Source
 from embodied_rl.jobs.train_demos import Asked, RunDemos, describe_demonstrations, imitated, read_fitting
 from embodied_rl.jobs.train_policy import RunPolicy, loaded
 from embodied_rl.jobs.train_setup import Overrides, RunSetup, RunStates
 from embodied_rl.learner.imitation import Imitation
+from embodied_rl.policies.checkpoints.hub import resolve
 from embodied_rl.policies.steering import need_proposals
 from embodied_rl.telemetry.info import SimulatorInfo
 from embodied_rl.training.offline import NoSimulator
@@ -93,7 +94,7 @@ def _robot(config: TrainConfig, made: RunPolicy) -> EnvInfo:
     said = said.get("robots", {}).get(key, said)
     rate = said.get("control_hz")
     if not isinstance(rate, int | float):
-        rate = read_metadata(data_folder(weighted_data(config.data)[0][0])).fps
+        rate = read_metadata(resolve(weighted_data(config.data)[0][0], "dataset")).fps
     names = said.get("cameras")
     if not isinstance(names, list) or len(names) != model.num_cameras:
         names = [f"camera {number}" for number in range(model.num_cameras)]

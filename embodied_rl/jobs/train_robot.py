@@ -24,7 +24,7 @@ from embodied_rl.factory.suite_env import SuiteEnv
 from embodied_rl.factory.suites import Tasks
 from embodied_rl.factory.view import View
 from embodied_rl.jobs.run_folder import RECORDINGS
-from embodied_rl.jobs.sft_data import data_folder
+from embodied_rl.policies.checkpoints.hub import resolve
 from embodied_rl.policies.preprocessing.fit import fit_image
 from embodied_rl.real_robot.core.robot import load_robot
 from embodied_rl.real_robot.deploy.keys import Keys
@@ -140,10 +140,8 @@ def _horizon(config: TrainConfig, tasks: Tasks) -> int:
     """Control steps of an episode."""
     if tasks.scenes:
         return max(task.max_episode_steps for task in tasks.scenes)
-    lengths = [
-        row.length for name, _ in weighted_data(config.demos) for row in read_metadata(data_folder(name)).episodes
-    ]
-    return _LONGER * max(lengths)
+    folders = [resolve(name, "dataset") for name, _ in weighted_data(config.demos)]
+    return _LONGER * max(row.length for folder in folders for row in read_metadata(folder).episodes)
 
 
 def _info(config: TrainConfig, tasks: Tasks, view: View, steps: int) -> EnvInfo:

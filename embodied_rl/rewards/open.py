@@ -7,7 +7,7 @@ from pathlib import Path
 
 from embodied_rl.algorithms.config import PPOConfig
 from embodied_rl.errors import UserError
-from embodied_rl.policies.checkpoints.hub import is_repository, resolve
+from embodied_rl.policies.checkpoints.hub import resolve
 from embodied_rl.policies.checkpoints.integrity import files_digest
 from embodied_rl.reward_model import RewardModel
 from embodied_rl.rewards.clip import ClipJudge
@@ -35,7 +35,7 @@ def open_reward(
         UserError: there is no whole model, it is another one than the run began with, it sees other pictures, or it
             cannot read an instruction.
     """
-    folder = reward_folder(asked.model)
+    folder = resolve(asked.model)
     found = reward_digest(folder)
     if asked.digest not in (AUTO, found):
         raise UserError(
@@ -54,11 +54,6 @@ def open_reward(
     if asked.replace_env_reward:
         return SuccessReward(judge, gamma=ppo.gamma, weight=asked.weight, has_success=info.has_success), found
     return ProgressReward(judge, gamma=ppo.gamma, weight=asked.weight, bootstrap=ppo.bootstrap_truncated), found
-
-
-def reward_folder(model: str) -> Path:
-    """The folder of a reward model: `model` itself, or one of the hub in its cache, downloaded first if need be."""
-    return resolve(model) if is_repository(model) else Path(model)
 
 
 def reward_kind(folder: Path) -> str:

@@ -1,4 +1,7 @@
-"""Pages from jinja2 templates: a page is one HTML file that opens offline, with no script, style or font elsewhere."""
+"""Pages from jinja2 templates: a page is one HTML file that opens offline, with no script, style or font elsewhere.
+
+Cards for the Hugging Face hub are Markdown.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,23 @@ import base64
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
-from embodied_rl.telemetry.tables import cells, change_cells, figure, interval_words, lost_words, stand_in_words
+from embodied_rl.telemetry.tables import (
+    cells,
+    change_cells,
+    figure,
+    interval_words,
+    lost_words,
+    stand_in_words,
+    what_counts,
+)
 from embodied_rl.utils.output import replace_text
 from embodied_rl.utils.words import counted, sentence
 
 
 def render(template: str, **content: Any) -> str:
-    """A template of this package, filled in; every value is escaped but `Markup`, which is HTML already."""
+    """A template of this package, filled in; in HTML every value is escaped but `Markup`, which is HTML already."""
     return _TEMPLATES.get_template(template).render(**content)
 
 
@@ -51,7 +62,7 @@ def _number(value: Any) -> str:
 
 _TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).with_name("templates")),
-    autoescape=True,
+    autoescape=select_autoescape(disabled_extensions=("md",), default=True),
     undefined=StrictUndefined,  # a misspelt name is an error, not an empty cell
     trim_blocks=True,
     lstrip_blocks=True,
@@ -60,6 +71,7 @@ _TEMPLATES.filters |= {
     "cells": cells,
     "change_cells": change_cells,
     "count": counted,
+    "counts": what_counts,
     "data_uri": data_uri,
     "figure": figure,
     "interval": interval_words,

@@ -67,6 +67,8 @@ def typed(value: Any, hint: Any, where: str, source: str) -> Any:
 
 def _fit(value: Any, hint: Any) -> tuple[bool, Any]:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return True, value
     if origin in (typing.Union, types.UnionType):
         return next((found for found in (_fit(value, arg) for arg in args) if found[0]), (False, None))
     if origin is Literal:

@@ -92,6 +92,8 @@ def base_folder(settings: Mapping[str, Any], folder: Path, files: WeightFiles) -
         base = resolve(settings["base"])
     except UserError as error:
         raise UserError(f"{folder} adapts weights that cannot be found: {error}") from error
+    if not base.is_dir():
+        raise UserError(f"{folder} adapts weights that cannot be found: there is no folder {base}; put it back.")
     if weights_digest(files(base)) != settings["base_sha256"]:
         raise UserError(f"{folder} adapts other weights than those in {base}, which have changed: restore them")
     return base

@@ -298,8 +298,7 @@ def test_paths_are_not_taken_for_repositories(tmp_path: Path, monkeypatch: pytes
     assert resolve("runs/one") == Path("runs/one")
     for wrong in ("runs/oen", "/no/such", "a/b/c", "plain"):
         assert not is_repository(wrong)
-        with pytest.raises(UserError, match="no checkpoint at"):
-            resolve(wrong)
+        assert resolve(wrong) == Path(wrong), "what is wrong with it is its reader's to say"
     assert is_repository("openvla/openvla-7b")
     assert source_name(tmp_path / "runs") == str((tmp_path / "runs").resolve())
 

@@ -22,6 +22,7 @@ from embodied_rl.factory.made_for import (
     trained_env,
 )
 from tests.env_info import env_info
+from tests.hub import opened
 from tests.sim.libero.exported_tasks import NAME, OTHER, install_fake
 
 
@@ -48,7 +49,6 @@ def test_the_suite_stands_in_the_provenance(tmp_path: Path) -> None:
     assert suite_of(str(_policy(tmp_path / "silent", None))) is None
     assert suite_of("shipped") is None
     assert suite_of("shipped:libero_object") == "libero_object"
-    assert suite_of("owner/name") is None
     assert suite_of(str(tmp_path / "no such")) is None
 
 
@@ -181,8 +181,11 @@ def test_eval_keeps_its_own_suite_for_a_policy_of_another_kind_of_world(tmp_path
 
 
 def test_a_published_folder_is_known_by_its_config(tmp_path: Path) -> None:
-    assert is_published_format("openvla/openvla-7b")
-    assert is_published_format(str(_policy(tmp_path / "hf", None, model_type="openvla")))
+    published = _policy(tmp_path / "hf", None, model_type="openvla")
+    assert is_published_format(str(published))
+    with opened(tmp_path / "cache") as hub:
+        hub.add("models/openvla/openvla-7b", published)
+        assert is_published_format("openvla/openvla-7b")
     assert not is_published_format(str(_policy(tmp_path / "ours", None)))
     assert not is_published_format("shipped:libero_spatial")
     assert not is_published_format(str(tmp_path / "no such"))
@@ -199,7 +202,9 @@ def libero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_published_folder_is_trained_by_the_recipe_for_published_weights(libero: Path) -> None:
     folder = str(_policy(libero / "weights", None, model_type="openvla"))
     chosen = select(["libero", "--policy.checkpoint", folder]).config
-    from_hub = select(["libero", "--policy.checkpoint", "openvla/openvla-7b-finetuned-libero-spatial"]).config
+    with opened(libero / "hub") as hub:
+        hub.add("models/openvla/spatial", libero / "weights")
+        from_hub = select(["libero", "--policy.checkpoint", "openvla/spatial"]).config
     small = select(["libero", "--policy.checkpoint", str(_policy(libero / "small", None))]).config
     assert chosen is not None
     assert from_hub is not None

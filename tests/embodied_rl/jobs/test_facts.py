@@ -17,9 +17,9 @@ from embodied_rl.jobs.run_info import RUN_INFO, add_session, check_bundles, end_
 from embodied_rl.jobs.run_records import read_record
 from embodied_rl.jobs.run_tables import show_lines
 from embodied_rl.studies.compare import pair_lines, session_changes
-from embodied_rl.telemetry.info import EarlierRunInfo, EfficientInfo, EvalInfo, RunInfo, SessionEnd
+from embodied_rl.telemetry.info import EarlierRunInfo, EfficientInfo, RunInfo, SessionEnd
 from tests.embodied_rl.rewording import reword
-from tests.run_info import ended, run_info, simulator_info
+from tests.run_info import ended, eval_info, run_info, simulator_info
 
 CONFIG = TrainConfig(iterations=2)
 GOLDEN = Path(__file__).with_name("run_version_1.json")
@@ -30,36 +30,6 @@ def write(folder: Path, *sessions: RunInfo) -> Path:
     (folder / "config.yaml").write_text(dump_yaml(CONFIG))
     (folder / RUN_INFO).write_text(json.dumps([asdict(session) for session in sessions]))
     return folder
-
-
-def eval_info(**changes: Any) -> EvalInfo:
-    info = run_info()
-    values: dict[str, Any] = {
-        "command": "embodied-rl eval tabletop",
-        "output": "runs/e",
-        "suite": info.suite,
-        "task_names": info.task_names,
-        "states": "heldout",
-        "num_states": 4,
-        "protocol": {"name": "native"},
-        "deviations": (),
-        "perturb": (),
-        "perturb_level": 1.0,
-        "overlap": info.overlap,
-        "failing_states": None,
-        "failing_tasks": None,
-        "at_end": True,
-        "mode": "greedy",
-        "seed": 0,
-        "policy": info.policy,
-        "efficient": None,
-        "trained_suite": info.suite,
-        "trained_physics_version": "current",
-        "simulator": info.simulator,
-        "machine": info.machine,
-        "versions": info.versions,
-    }
-    return EvalInfo(**(values | changes))
 
 
 @pytest.mark.parametrize("reworded", [False, True])

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -33,6 +29,7 @@ from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import Array, Observation
 from tests.embodied_rl.data.by_hand import ByHand, make, make_v21
+from tests.hub import opened
 from tests.policies.pi0_models import tiny_config, tiny_policy
 
 ALOHA = ("top", "left_wrist", "right_wrist")
@@ -305,85 +302,17 @@ def test_v21_reads_as_v30(kind: str, data: Path, tmp_path: Path) -> None:
         load(tmp_path / "old")
 
 
-SHA = "0123456789abcdef0123456789abcdef01234567"
-
-
-class _Hub(BaseHTTPRequestHandler):
-    """A hub with one data set of LAB, in `folder`; what it was asked for is in `paths`."""
-
-    folder: Path
-    paths: list[str]
-
-    def do_HEAD(self) -> None:
-        self._answer(send=False)
-
-    def do_GET(self) -> None:
-        self._answer(send=True)
-
-    def _answer(self, *, send: bool) -> None:
-        self.paths.append(self.path)
-        _, _, name = self.path.partition(f"/datasets/lab/so100/resolve/{SHA}/")
-        files = {str(file.relative_to(self.folder)): file for file in self.folder.rglob("*") if file.is_file()}
-        if self.path.startswith("/api/datasets/lab/so100/tree/"):
-            entries = [
-                {
-                    "type": "file",
-                    "path": path,
-                    "size": file.stat().st_size,
-                    "oid": hashlib.sha1(path.encode()).hexdigest(),
-                }
-                for path, file in files.items()
-            ]
-            content = json.dumps(entries).encode()
-        elif self.path.startswith("/api/datasets/lab/so100"):
-            about = {"id": "lab/so100", "sha": SHA, "siblings": [{"rfilename": path} for path in files]}
-            content = json.dumps(about).encode()
-        elif name in files:
-            content = files[name].read_bytes()
-        else:
-            self.send_error(404)
-            return
-        self.send_response(200)
-        self.send_header("X-Repo-Commit", SHA)
-        self.send_header("ETag", f'"{hashlib.sha1(content).hexdigest()}"')
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        if send:
-            self.wfile.write(content)
-
-    def log_message(self, *args: Any) -> None:
-        """Nothing."""
-
-
-@pytest.fixture
-def hub(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[_Hub]]:
-    """A stand-in for the hub on this machine, asked by huggingface_hub's own code."""
-    from huggingface_hub import constants
-
-    folder = tmp_path / "served"
-    shutil.copytree(data / "so100", folder)
-    (folder / "README.md").write_text("not wanted")
-    handler = type("Handler", (_Hub,), {"folder": folder, "paths": []})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        endpoint = f"http://127.0.0.1:{server.server_port}"
-        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-        monkeypatch.setattr(
-            constants, "HUGGINGFACE_CO_URL_TEMPLATE", endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-        )
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", endpoint)
-        yield handler
-        server.shutdown()
-
-
-def test_a_data_set_on_the_hub(hub: type[_Hub], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_set_on_the_hub(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(data / "so100", tmp_path / "served")
+    (tmp_path / "served" / "README.md").write_text("not wanted")
     monkeypatch.chdir(tmp_path)
-    assert _sft(tmp_path / "ck", "lab/so100:2") == 0
-    assert read_provenance(tmp_path / "ck")["dataset"]["path"] == f"lab/so100@{SHA}"
-    assert not [path for path in hub.paths if path.endswith("README.md")]
-    with pytest.raises(UserError, match=r"lab/other is no folder here and cannot be had from the Hugging Face hub"):
-        _sft(tmp_path / "other", "lab/other")
+    with opened(tmp_path / "cache") as hub:
+        there = hub.add("datasets/lab/so100", tmp_path / "served")
+        assert _sft(tmp_path / "ck", "lab/so100:2") == 0
+        assert read_provenance(tmp_path / "ck")["dataset"]["path"] == f"lab/so100@{there.sha}"
+        assert not [line for line in hub.asked if line.endswith("README.md")]
+        with pytest.raises(UserError, match=r"lab/other is no folder here and cannot be had from the Hugging Face hub"):
+            _sft(tmp_path / "other", "lab/other")
 
 
 OWN = ["--gripper", "none"]
