@@ -21,7 +21,7 @@ from embodied_rl.policies.checkpoints.hub import is_repository
 from embodied_rl.policies.checkpoints.shipped import is_shipped
 from embodied_rl.real_robot.core.robot import robot_path
 from embodied_rl.real_robot.ros2.environment import enter, ros_environment
-from embodied_rl.telemetry.metrics import need_tracker
+from embodied_rl.telemetry.trackers import need_tracker
 from embodied_rl.utils.output import try_file, try_folder
 from embodied_rl.utils.plugins import import_words
 from embodied_rl.utils.ranks import ProcessRank

@@ -112,8 +112,8 @@ class TrainConfig:
     num_threads: Expert[int | None] = None
     """CPU threads of the policy, side by side over parts of the rows when it learns and, OpenVLA and OFT, when it acts
     on 32 or more (None: one a CPU core). Under a pipelined scheduler acting and learning leave each other half."""
-    track: Literal["none", "tensorboard", "wandb"] = "none"
-    """Also send the metrics there; metrics.jsonl is always written."""
+    track: Literal["none", "tensorboard", "wandb", "trackio"] = "none"
+    """Also send metrics, videos and the report there; metrics.jsonl is always written."""
     autotune: bool = False
     """Try up to twelve schedules at the start, in short iterations on a copy of the policy, and take the fastest one's
     scheduler, env groups, envs and micro-batch, which config.yaml then holds. Rows of older policies only if
