@@ -49,6 +49,7 @@ from embodied_rl.scheduler.config import (
 from embodied_rl.utils.dataclass_io import check_keys, read_dataclass, typed
 from embodied_rl.utils.options import Expert
 from embodied_rl.utils.plugins import load_installed
+from embodied_rl.utils.strict_yaml import read_mapping
 from embodied_rl.utils.words import counted
 
 Perturbation = Literal["camera", "light", "texture", "object", "instruction"]
@@ -294,23 +295,8 @@ def dump_yaml(config: TrainConfig) -> str:
 
 def load_yaml(path: Path, base: TrainConfig | None = None) -> TrainConfig:
     """Read a YAML file over `base`; UserError if it is unreadable or does not fit."""
-    data = read_yaml(path)
+    data = read_mapping(path)
     return from_dict(data, base, str(path))
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file, as it stands there; UserError unless it is one."""
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from error
-    if data is None:
-        return {}
-    if not isinstance(data, dict):
-        raise UserError(f"{path} must hold keys and values, as the config.yaml of a run does.")
-    return data
 
 
 def belongs_to(part: str, key: str, kind: str) -> str | None:
