@@ -25,7 +25,6 @@ from embodied_rl.config.train import (
     iterations_of,
     kind_of,
     known_kind,
-    read_yaml,
     selectable,
 )
 from embodied_rl.errors import UserError, suggest
@@ -33,6 +32,7 @@ from embodied_rl.factory.made_for import family_name, is_published_format, suite
 from embodied_rl.factory.tasks import LIBERO_SUITES, libero_bundles
 from embodied_rl.policies.checkpoints.shipped import SHIPPED, require_shipped_for, shipped_for
 from embodied_rl.utils.plugins import imported
+from embodied_rl.utils.strict_yaml import read_mapping
 
 BENCHMARKS = recipes.BENCHMARKS
 _MINIBATCH_EPISODES = 16
@@ -117,7 +117,7 @@ def select(argv: Sequence[str]) -> Selection:
     words, chosen = _take(argv)
     if "--resume" in chosen:
         return _resume(words, chosen)
-    if "--data" in flag_words(words) or ("--config" in chosen and read_yaml(Path(chosen["--config"])).get("data")):
+    if "--data" in flag_words(words) or ("--config" in chosen and read_mapping(Path(chosen["--config"])).get("data")):
         return _offline(words, chosen)
     words, episodes = _episodes(with_suite(with_tasks(words)))
     benchmark = words.pop(0) if words and not words[0].startswith("-") else None
@@ -215,7 +215,7 @@ def _file(chosen: Mapping[str, str], benchmark: str) -> dict[str, object]:
         return {}
     path = Path(chosen["--config"])
     usual = benchmark if benchmark in SUITES else SUITE
-    return as_written_today(read_yaml(path), usual, str(path))
+    return as_written_today(read_mapping(path), usual, str(path))
 
 
 def _suits(benchmark: str, policy: str, algorithm: str) -> None:

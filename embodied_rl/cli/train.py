@@ -14,17 +14,18 @@ from embodied_rl.cli.select import Selection, select
 from embodied_rl.config.policies import PolicyObjectConfig
 from embodied_rl.config.robot import TWIN, is_real
 from embodied_rl.config.suites import suite_named
-from embodied_rl.config.train import AUTO, TrainConfig, kind_of, read_yaml
+from embodied_rl.config.train import AUTO, TrainConfig, kind_of
 from embodied_rl.errors import UserError
 from embodied_rl.jobs.run_folder import CONFIG_FILE, existing_run, new_run
 from embodied_rl.policies.checkpoints.hub import is_repository
 from embodied_rl.policies.checkpoints.shipped import is_shipped
 from embodied_rl.real_robot.core.robot import robot_path
 from embodied_rl.real_robot.ros2.environment import enter, ros_environment
-from embodied_rl.telemetry.metrics import need_tracker
+from embodied_rl.telemetry.trackers import need_tracker
 from embodied_rl.utils.output import try_file, try_folder
 from embodied_rl.utils.plugins import import_words
 from embodied_rl.utils.ranks import ProcessRank
+from embodied_rl.utils.strict_yaml import read_mapping
 
 EXIT_BAD_INPUT, EXIT_INTERRUPTED = 2, 130
 
@@ -83,7 +84,7 @@ def _in_file(chosen: Selection, key: str) -> object:
     """What the config of the run that is resumed says; what is wrong with the file is said when the run is claimed."""
     assert chosen.resume is not None
     path = chosen.resume / CONFIG_FILE
-    return read_yaml(path).get(key) if path.is_file() else None
+    return read_mapping(path).get(key) if path.is_file() else None
 
 
 def _train_as_worker() -> None:

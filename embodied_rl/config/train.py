@@ -49,6 +49,7 @@ from embodied_rl.scheduler.config import (
 from embodied_rl.utils.dataclass_io import check_keys, read_dataclass, typed
 from embodied_rl.utils.options import Expert
 from embodied_rl.utils.plugins import load_installed
+from embodied_rl.utils.strict_yaml import read_mapping
 from embodied_rl.utils.words import counted
 
 Perturbation = Literal["camera", "light", "texture", "object", "instruction"]
@@ -112,8 +113,8 @@ class TrainConfig:
     num_threads: Expert[int | None] = None
     """CPU threads of the policy, side by side over parts of the rows when it learns and, OpenVLA and OFT, when it acts
     on 32 or more (None: one a CPU core). Under a pipelined scheduler acting and learning leave each other half."""
-    track: Literal["none", "tensorboard", "wandb"] = "none"
-    """Also send the metrics there; metrics.jsonl is always written."""
+    track: Literal["none", "tensorboard", "wandb", "trackio"] = "none"
+    """Also send metrics, videos and the report there; metrics.jsonl is always written."""
     autotune: bool = False
     """Try up to twelve schedules at the start, in short iterations on a copy of the policy, and take the fastest one's
     scheduler, env groups, envs and micro-batch, which config.yaml then holds. Rows of older policies only if
@@ -294,23 +295,8 @@ def dump_yaml(config: TrainConfig) -> str:
 
 def load_yaml(path: Path, base: TrainConfig | None = None) -> TrainConfig:
     """Read a YAML file over `base`; UserError if it is unreadable or does not fit."""
-    data = read_yaml(path)
+    data = read_mapping(path)
     return from_dict(data, base, str(path))
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file, as it stands there; UserError unless it is one."""
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from error
-    if data is None:
-        return {}
-    if not isinstance(data, dict):
-        raise UserError(f"{path} must hold keys and values, as the config.yaml of a run does.")
-    return data
 
 
 def belongs_to(part: str, key: str, kind: str) -> str | None:

@@ -191,6 +191,7 @@ OPTIONAL = (
     Optional("inverse kinematics", ("mink", "daqp"), "arms that take joints", ik.INSTALL),
     Optional("TensorBoard", ("tensorboard",), "--track tensorboard", "pip install 'embodied-rl[track]'"),
     Optional("Weights & Biases", ("wandb",), "--track wandb", "pip install 'embodied-rl[wandb]'"),
+    Optional("Trackio", ("trackio",), "--track trackio", "pip install 'embodied-rl[trackio]'"),
 )
 
 

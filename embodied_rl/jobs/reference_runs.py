@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import yaml
-
 from embodied_rl import assets, configs
 from embodied_rl.config.train import TrainConfig, kind_of
 from embodied_rl.evaluation.intervals import PredictionInterval
+from embodied_rl.utils.strict_yaml import read_mapping
 from embodied_rl.utils.words import counted
 from embodied_rl.version import REPOSITORY
 
@@ -58,7 +57,7 @@ class ReferenceRuns:
 def reference_runs() -> dict[str, ReferenceRuns]:
     """The reference runs of every recipe that has some, by its name."""
     found = {}
-    for recipe, data in yaml.safe_load(REFERENCE_RUNS.read_text(encoding="utf-8")).items():
+    for recipe, data in read_mapping(REFERENCE_RUNS).items():
         curve = tuple(
             Point(row["update"], PredictionInterval(row["mean"], row["low"], row["high"])) for row in data["curve"]
         )

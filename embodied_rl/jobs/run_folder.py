@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.config.earlier import as_written_today, with_later_options
-from embodied_rl.config.train import AUTO, TrainConfig, dump_yaml, from_dict, iterations_of, kind_of, read_yaml, to_dict
+from embodied_rl.config.train import AUTO, TrainConfig, dump_yaml, from_dict, iterations_of, kind_of, to_dict
 from embodied_rl.errors import UserError
 from embodied_rl.jobs.run_info import RUN_INFO, add_session, read_run_info
 from embodied_rl.telemetry.info import RunInfo
 from embodied_rl.utils.lock import LOCK, locked
 from embodied_rl.utils.output import replace_text
+from embodied_rl.utils.strict_yaml import read_mapping
 from embodied_rl.utils.words import counted
 
 CONFIG_FILE = "config.yaml"
@@ -224,7 +225,7 @@ def _clear(folder: Path) -> None:
 
 def _read_whole(path: Path) -> TrainConfig:
     """The config in a file that must have every key: a default in place of a lost one would be another run."""
-    data = with_later_options(as_written_today(read_yaml(path), source=str(path)))
+    data = with_later_options(as_written_today(read_mapping(path), source=str(path)))
     config = from_dict(data, None, str(path))
     lost = [key for key in flat(to_dict(config)) if key not in flat(data)]
     if lost:

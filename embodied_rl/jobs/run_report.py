@@ -86,8 +86,8 @@ class Report:
     left_out: str = ""
 
 
-def write_run_report(folder: Path) -> None:
-    """Write report.html; leaves a run alone that is yet to be evaluated.
+def write_run_report(folder: Path) -> str:
+    """Write report.html and return its head as Markdown; leaves a run alone, with '', that is yet to be evaluated.
 
     Works on a run that goes on or was stopped: the columns 'after' are then of its newest evaluation.
     """
@@ -95,7 +95,7 @@ def write_run_report(folder: Path) -> None:
     outcomes, updates = _outcomes(record)
     config = record.config
     if not outcomes and not config.data:
-        return
+        return ""
     progress = f"{record.updates} of {counted(config.iterations, 'update')} so far"
     report = Report(
         title=_title(config),
@@ -111,6 +111,7 @@ def write_run_report(folder: Path) -> None:
         left_out=_left_out(folder),
     )
     replace_text(folder / "report.html", render_report(report))
+    return render_report(report, "run.md")
 
 
 def _title(config: TrainConfig) -> str:
@@ -135,12 +136,12 @@ _METRIC_COLUMNS = (
 )
 
 
-def render_report(report: Report) -> str:
-    """The page as text: the result and whose it is first, what ran folded below."""
+def render_report(report: Report, template: str = "run.html") -> str:
+    """The page as text: the result and whose it is first, what ran folded below; run.md: the first of these alone."""
     total = report.outcomes[0] if report.outcomes else None
     scores = [] if total is None else [total.before] + ([total.after] if total.after else [])
     return render(
-        "run.html",
+        template,
         title=report.title,
         report=report,
         headline=" \N{RIGHTWARDS ARROW} ".join(map(figure, scores)) or "Not measured",

@@ -27,10 +27,11 @@ from embodied_rl.learner.distributed.join import joined
 from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped
 from embodied_rl.scheduler.config import PipelinedConfig
 from embodied_rl.scheduler.make import make_profiler
-from embodied_rl.telemetry.metrics import MetricsLog, make_trackers, read_metrics
+from embodied_rl.telemetry.metrics import MetricsLog, read_metrics
 from embodied_rl.telemetry.observer import RunObserver, read_evaluation
 from embodied_rl.telemetry.progress import RunProgress
 from embodied_rl.telemetry.trace import write_trace
+from embodied_rl.telemetry.trackers import Tracking
 from embodied_rl.training.on_policy import train
 from embodied_rl.training.settings import RunOptions, TaskSplit, TrainOutcome
 from embodied_rl.utils.console import LastingConsole
@@ -66,43 +67,51 @@ def run(
         overrides: Simulator and policy, where they are objects and not names in the config.
     """
     console, began, folder = LastingConsole(), time.perf_counter(), Path(config.output)
-    with ExitStack() as stack:
-        collectives = stack.enter_context(joined(ProcessRank.from_env()))
-        checkpoint = _checkpoint(config, start) if resume else None
-        if checkpoint is not None and iteration_of(checkpoint) == config.iterations and is_finished(folder):
-            return broadcast_outcome(_finished(config, checkpoint, console), collectives)
-        ranks = broadcast_run(config, checkpoint, collectives)
-        console.facts(notices(config, benchmark))
-        setup = stack.enter_context(open_together(ranks, overrides or Overrides(), console))
-        config = setup.config
-        info = run_info(setup, command)
-        console.facts(run_head(info, config))
-        begun = partial(write_run_info, info, config, resume=resume)
-        try:
-            outcome = _train(setup, ranks, console, begun)
-        except Interrupted:
-            end_session(folder, began, finished=False)
-            write_run_report(folder)
-            raise
-        try:
-            _record_videos(setup, config, folder, "after", console)
-        except KeyboardInterrupt:
-            raise Interrupted(f"trained and saved, but no video recorded; for that: {setup.resume_command}") from None
-    reports = () if config.data else (outcome.before, outcome.after)
-    before, after = [report.overall.value for report in reports] or (None, None)
-    end_session(folder, began, finished=True, score_before=before, score_after=after)
-    write_run_report(folder)
+    with Tracking(config.track, folder, console) as tracking:
+        with ExitStack() as stack:
+            collectives = stack.enter_context(joined(ProcessRank.from_env()))
+            checkpoint = _checkpoint(config, start) if resume else None
+            if checkpoint is not None and iteration_of(checkpoint) == config.iterations and is_finished(folder):
+                return broadcast_outcome(_finished(config, checkpoint, console), collectives)
+            ranks = broadcast_run(config, checkpoint, collectives)
+            console.facts(notices(config, benchmark))
+            setup = stack.enter_context(open_together(ranks, overrides or Overrides(), console))
+            config = setup.config
+            info = run_info(setup, command)
+            console.facts(run_head(info, config))
+            begun = partial(write_run_info, info, config, resume=resume)
+            tracking.open(to_dict(config))
+            try:
+                outcome = _train(setup, ranks, console, tracking, begun)
+            except Interrupted:
+                end_session(folder, began, finished=False)
+                write_run_report(folder)
+                raise
+            try:
+                _record_videos(setup, folder, "after", config.iterations, console, tracking)
+            except KeyboardInterrupt:
+                command = setup.resume_command
+                raise Interrupted(f"trained and saved, but no video recorded; for that: {command}") from None
+        reports = () if config.data else (outcome.before, outcome.after)
+        before, after = [report.overall.value for report in reports] or (None, None)
+        end_session(folder, began, finished=True, score_before=before, score_after=after)
+        tracking.report(config.iterations, folder / "report.html", write_run_report(folder))
     _print_result(folder, console, load_command(setup.config))
     return outcome
 
 
-def _record_videos(setup: RunSetup, config: TrainConfig, folder: Path, when: str, console: LastingConsole) -> None:
-    if config.data:  # nothing to film
+def _record_videos(
+    setup: RunSetup, folder: Path, when: str, updates: int, console: LastingConsole, tracking: Tracking
+) -> None:
+    if setup.config.data:  # nothing to film
         return
     try:
-        record_before_after(setup.env, setup.policy, setup.states.heldout, config, folder, when)
+        paths = record_before_after(setup.env, setup.policy, setup.states.heldout, setup.config, folder, when)
     except (NotImplementedError, SimulatorFailed) as error:
         console.say(f"no videos {when} training: {error}")
+        return
+    for task, path in paths.items():
+        tracking.video(updates, f"videos/{task}", path)
 
 
 def _checkpoint(config: TrainConfig, start: str | None) -> Path | None:
@@ -166,16 +175,17 @@ def _timeline(config: TrainConfig, profiler: Profiler, folder: Path) -> Iterator
             write_timeline(folder, profiler.spans, f"{groups}, {config.scheduler.mode}")
 
 
-def _train(setup: RunSetup, ranks: RunRanks, console: LastingConsole, begun: Callable[[], None]) -> TrainOutcome:
+def _train(
+    setup: RunSetup, ranks: RunRanks, console: LastingConsole, tracking: Tracking, begun: Callable[[], None]
+) -> TrainOutcome:
     config, folder, checkpoint = setup.config, Path(setup.config.output), ranks.checkpoint
-    trackers = make_trackers(config.track, folder, to_dict(config))
     ppo = config.algorithm
     warmup = ppo.critic_warmup_iterations if isinstance(ppo, PPOConfig) else 0
     progress = RunProgress(config.iterations, iteration_of(checkpoint) if checkpoint else 0, console, warmup)
 
     def measured(updates: int) -> None:
         if updates == 0:  # after the evaluation, so that figures come first
-            _record_videos(setup, config, folder, "before", console)
+            _record_videos(setup, folder, "before", 0, console, tracking)
         write_run_report(folder)
 
     def counted() -> dict[str, float]:
@@ -184,7 +194,7 @@ def _train(setup: RunSetup, ranks: RunRanks, console: LastingConsole, begun: Cal
 
     pipelined = isinstance(config.scheduler, PipelinedConfig)
     profiler = make_profiler(config.scheduler, SPANS if pipelined or config.trace else 0)
-    with MetricsLog(folder / "metrics.jsonl", trackers) as log, progress, _timeline(config, profiler, folder):
+    with MetricsLog(folder / "metrics.jsonl", tracking) as log, progress, _timeline(config, profiler, folder):
         return train(
             folder,
             setup.env,

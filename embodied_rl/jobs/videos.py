@@ -82,14 +82,17 @@ def record_video(
 
 def record_before_after(
     env: VecEnv, policy: Policy, held_out: Mapping[str, Sequence[int]], config: TrainConfig, folder: Path, when: str
-) -> None:
-    """Write videos/TASK-WHEN.mp4 for the first tasks, at the robot's own speed.
+) -> dict[str, Path]:
+    """Write videos/TASK-WHEN.mp4 for the first tasks, at the robot's own speed; returns their paths by task.
 
     Each is from the first held-out state that the evaluation before the first update measured.
     """
+    paths: dict[str, Path] = {}
     for spec in _specs(held_out, config, folder):
-        caption = f"{when}: {sentence(spec.task)}"
-        record_video(env, policy, spec, config.evaluation.mode, video_path(folder, spec.task, when), caption)
+        caption, path = f"{when}: {sentence(spec.task)}", video_path(folder, spec.task, when)
+        record_video(env, policy, spec, config.evaluation.mode, path, caption)
+        paths[_short(spec.task)] = path
+    return paths
 
 
 def video_path(folder: Path, task: str, when: str) -> Path:

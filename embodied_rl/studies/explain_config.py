@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from embodied_rl.config.env import EnvConfig
 from embodied_rl.config.suites import find_suite
-from embodied_rl.config.train import kind_of, read_env, read_yaml
+from embodied_rl.config.train import kind_of, read_env
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.results_log import read_request
 from embodied_rl.factory.made_for import import_modules_of
@@ -17,6 +17,7 @@ from embodied_rl.jobs.eval_request import BenchmarkCommand, benchmark_of, resolv
 from embodied_rl.policies.preprocessing.images import image_pipeline
 from embodied_rl.sim.libero.protocol import HOLD, OPEN, Protocol, protocol
 from embodied_rl.utils.dataclass_io import read_dataclass
+from embodied_rl.utils.strict_yaml import read_mapping
 from embodied_rl.utils.suites import base_suite
 
 _NO_FACTORS = (
@@ -101,7 +102,7 @@ def read_side(path: Path) -> Side:
         request = read_request(path)
         data, changes = dict(request["options"]), {}
     else:
-        data = read_yaml(path)
+        data = read_mapping(path)
         names = {field.name for field in fields(ProtocolChanges)}
         changes = {name: data.pop(name) for name in list(data) if name in names}
     import_modules_of(str(data.get("checkpoint", "")))

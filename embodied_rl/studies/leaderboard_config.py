@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from embodied_rl.config.env import AUTO, EnvConfig, MujocoConfig
 from embodied_rl.config.suites import SUITE
-from embodied_rl.config.train import read_env, read_yaml
+from embodied_rl.config.train import read_env
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.adastop import seed_looks
 from embodied_rl.factory.made_for import import_modules_of
@@ -19,6 +19,7 @@ from embodied_rl.policies.checkpoints.hub import is_repository
 from embodied_rl.policies.checkpoints.shipped import is_shipped
 from embodied_rl.policy import ActMode
 from embodied_rl.utils.dataclass_io import read_dataclass
+from embodied_rl.utils.strict_yaml import read_mapping
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+-]*")
 
@@ -87,7 +88,7 @@ def read_leaderboard(path: Path) -> Leaderboard:
     """The leaderboard's file, checkpoints by whole paths; UserError for what can't be meant."""
     from embodied_rl.sim.libero.protocol import protocol
 
-    data = read_yaml(path)
+    data = read_mapping(path)
     checkpoints = data.pop("checkpoints", None)
     if not isinstance(checkpoints, dict) or not checkpoints:
         raise UserError(f"{path}: 'checkpoints' must name at least one, as in 'checkpoints: {{start: shipped}}'.")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 import av
 import av.filter
@@ -87,7 +87,7 @@ class VideoWriter:
             self._partial.unlink(missing_ok=True)
 
 
-def write_gif(path: Path, frames: Sequence[Array], fps: float) -> None:
+def write_gif(file: Path | BinaryIO, frames: Sequence[Array], fps: float) -> None:
     """Write frames, uint8 [H, W, 3] RGB, as a GIF that repeats for ever; one palette of 256 colours serves them all."""
     height, width = frames[0].shape[:2]
     rate = Fraction(fps).limit_denominator(1000)
@@ -101,7 +101,7 @@ def write_gif(path: Path, frames: Sequence[Array], fps: float) -> None:
     palette.link_to(use, 0, 1)
     use.link_to(sink)
     graph.configure()
-    container: Any = av.open(str(path), "w", format="gif")
+    container: Any = av.open(file, "w", format="gif")
     with container:
         stream = container.add_stream("gif", rate=rate)
         stream.width, stream.height, stream.pix_fmt = width, height, "pal8"
@@ -113,6 +113,14 @@ def write_gif(path: Path, frames: Sequence[Array], fps: float) -> None:
         for _ in frames:
             container.mux(stream.encode(sink.pull()))
         container.mux(stream.encode(None))
+
+
+def read_video(path: Path) -> tuple[list[Array], float]:
+    """Frames of a video file, uint8 [H, W, 3] RGB, and how many it has a second."""
+    with av.open(path) as container:
+        stream = container.streams.video[0]
+        assert stream.average_rate is not None
+        return [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)], float(stream.average_rate)
 
 
 def tile(images: Array | Sequence[Array], scale: int = 1) -> Array:

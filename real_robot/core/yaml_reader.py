@@ -1,48 +1,24 @@
-"""Strict YAML: every key is known, present once and of its type, or one line says where and what to do."""
+"""An arm's YAML key by key: each is known, there, of its type and plausible, or one line says where and what to do."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from embodied_rl.errors import UserError, suggest
+from embodied_rl.utils.strict_yaml import read_mapping
 
 Band = tuple[float, float]
 """Least and largest value that is plausible."""
 OVERRIDES = "overrides"
 """The file's list of keys whose values lie beyond their bands on purpose."""
-_MOST_BYTES, _DEEPEST, _LARGEST, _LONGEST = 1 << 20, 20, 1e300, 256
-_OTHER_BASE = re.compile(r"[-+]?(0[0-9_]+|[0-9_]+(:[0-9_.]*)+)")
-"""YAML 1.1 reads 0100 as 64, and 1:40 as 100."""
+_LARGEST, _LONGEST = 1e300, 256
 
 
 def read_yaml(path: Path) -> Section:
-    """The file's mapping.
-
-    Raises:
-        UserError: There is no such file, PyYAML is missing, the text is no YAML or uses anchors, a key occurs twice, or
-            mappings and lists lie too deep in each other.
-    """
-    try:
-        import yaml
-    except ImportError as error:
-        raise UserError(
-            f"{path.name}: reading it needs PyYAML: pip install pyyaml (ROS 2 brings python3-yaml)"
-        ) from error
-
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise UserError(f"{path.name} has more than {_MOST_BYTES >> 20} MiB: it is no arm's file")
-        content = yaml.load(path.read_text(encoding="utf-8"), _strict(yaml.SafeLoader, path.name))
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; give a readable file") from error
-    except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"{path.name} is no YAML: {' '.join(str(error).split()):.300}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path.name} is no mapping of keys to values; start from one of the shipped files")
-    file = Section(path.name, "", content)
+    """The file's mapping; UserError as of `read_mapping`."""
+    file = Section(path.name, "", read_mapping(path, path.name))
     if file.has(OVERRIDES):
         file.overrides.update(dict.fromkeys(file.texts(OVERRIDES), False))
     return file
@@ -186,49 +162,3 @@ def _shown(value: object) -> str:
         return f"{value!r:.80}"
     except ValueError:  # Python writes no whole numbers of more than 4300 digits
         return "a number of very many digits"
-
-
-def _strict(loader: Any, name: str) -> Any:
-    """PyYAML's safe loader without what an arm's file does not need; `name` is the file's."""
-
-    class Strict(loader):
-        depth = 0
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            event = self.peek_event()
-            if getattr(event, "anchor", None) is not None:  # of an alias, too
-                where = f"{name} line {event.start_mark.line + 1}"
-                raise UserError(
-                    f"{where}: anchors and aliases (& and *) are not read: write the value where it is used"
-                )
-            self.depth += 1
-            if self.depth > _DEEPEST:
-                where = f"{name} line {event.start_mark.line + 1}"
-                raise UserError(
-                    f"{where}: brackets or mappings lie more than {_DEEPEST} deep in each other: remove them"
-                )
-            node = super().compose_node(parent, index)
-            self.depth -= 1
-            return node
-
-        def construct_scalar(self, node: Any) -> Any:
-            value = super().construct_scalar(node)
-            if node.tag == "tag:yaml.org,2002:int" and _OTHER_BASE.fullmatch(value):
-                where = f"{name} line {node.start_mark.line + 1}"
-                raise UserError(f"{where}: {value:.80} would be read to another base: write a decimal number")
-            return value
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-            seen = set[Hashable]()
-            for place, _ in node.value:
-                key = self.construct_object(place, deep=True)
-                if isinstance(key, str) and not key.isprintable():
-                    where = f"{name} line {place.start_mark.line + 1}"
-                    raise UserError(f"{where}: the key {key!r:.80} holds what cannot be printed; correct it")
-                if key in seen or key == "<<":
-                    wrong = "is not read; write the keys out" if key == "<<" else "occurs twice; remove one"
-                    raise UserError(f"{name} line {place.start_mark.line + 1}: the key {key!s:.80} {wrong}")
-                seen.add(key)
-            return super().construct_mapping(node, deep)
-
-    return Strict

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
-from typing import Literal, get_args
+from dataclasses import asdict, dataclass
+from typing import Literal
 
-from embodied_rl.errors import UserError, suggest
+from embodied_rl.errors import UserError
 from embodied_rl.real_robot.core.executor import Overlap
-from embodied_rl.real_robot.ros2.messages import Kind, Maybe, MessageError, check, read
+from embodied_rl.real_robot.ros2.messages import MessageError, read
+from embodied_rl.utils.dataclass_io import read_dataclass
 
 Mode = Literal["live", "dry_run", "shadow"]
 REALTIME = "realtime"
@@ -21,7 +22,6 @@ PANEL = "deploy"
 """Name of the node of `embodied-rl deploy`."""
 SERVER_S = 5.0
 """How long a policy server that should be there is waited for."""
-_MAY_BE_NULL: dict[str, Kind] = {"token": str, "record": str, "resume_s": float}
 _WRITE_S, _NODES_S = 60.0, 20.0
 """The 128 MiB that may wait to be recorded, also on a slow disk; the nodes and their callbacks."""
 
@@ -88,26 +88,14 @@ class BridgeOptions:
         Raises:
             UserError: It is no JSON, or an option is unknown or cannot be what it says.
         """
-        known = {field.name: field.default for field in fields(cls)}
         try:
             values = read(text, {})
-            for name in values:
-                if name not in known:
-                    raise MessageError(f"{name:.40} is unknown.{suggest(name, known)}")
-            check(values, {name: _kind(name, known[name]) for name in values})
         except MessageError as error:
             raise UserError(f"the bridge's options: {error}") from error
-        options = cls(**values)
+        options = read_dataclass(cls, values, where="bridge", source="the bridge's options")
         for name, least, most in (("speed", 0.01, 1.0), ("requests", 1, 16), ("horizon", 1, 1000), ("port", 0, 65535)):
             if not least <= getattr(options, name) <= most:
                 raise UserError(f"the bridge's options: {name} must lie in {least:g} to {most:g}")
-        for name, words in (("mode", get_args(Mode)), ("overlap", (*Overlap, REALTIME))):
-            if getattr(options, name) not in words:
-                raise UserError(f"the bridge's options: {name} is one of {', '.join(words)}")
+        if options.overlap not in (*Overlap, REALTIME):
+            raise UserError(f"the bridge's options: overlap is one of {', '.join((*Overlap, REALTIME))}")
         return options
-
-
-def _kind(name: str, default: object) -> Kind:
-    if name in _MAY_BE_NULL:
-        return Maybe(_MAY_BE_NULL[name])
-    return str if isinstance(default, str) else type(default)

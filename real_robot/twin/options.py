@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+
+from embodied_rl.utils.dataclass_io import read_dataclass
 
 TOPICS = {"episode": "/twin/episode", "state": "/twin/state", "faults": "/twin/faults", "person": "/twin/person"}
 """Beyond an arm's topics: which episode to begin, how it stands, which faults to inject, whether the scripted expert
@@ -51,5 +53,4 @@ class TwinOptions:
     @classmethod
     def from_json(cls, text: str) -> TwinOptions:
         """What `to_json` wrote."""
-        options = cls(**json.loads(text))
-        return replace(options, looks=tuple(options.looks))
+        return read_dataclass(cls, json.loads(text), where="twin", source="the twin's options")

@@ -51,6 +51,7 @@ OPTIONAL = {
     "matplotlib": "dev",
     "tensorboard": "track",
     "wandb": "wandb",
+    "trackio": "trackio",
     "transformers": "vlm",
     "pillow": "vlm",
     "ray": "ray",

@@ -131,7 +131,7 @@ def test_there_are_three_arms_and_a_twin() -> None:
         ("rate_hz: 100.0", "rate_hz: 50000.0\noverrides: [rate_hz]", "rate_hz: a stop takes"),
         ("rate_hz: 100.0", "rate: 100.0", "arm.yaml: rate_hz: missing; give set points per second"),
         ("rate_hz: 100.0", "rate_hz: 100.0\nrate: 5", "rate: unknown key. Did you mean 'rate_hz'?"),
-        ("rate_hz: 100.0", "rate_hz: 100.0\nrate_hz: 5", "the key rate_hz occurs twice; remove one"),
+        ("rate_hz: 100.0", "rate_hz: 100.0\nrate_hz: 5", "the key rate_hz occurs twice: remove one"),
         ("rate_hz: 100.0", "rate_hz: .nan", "rate_hz: nan is no finite number"),
         ("rate_hz: 100.0", "rate_hz: yes", "rate_hz: True is no finite number"),
         (
@@ -153,7 +153,7 @@ def test_there_are_three_arms_and_a_twin() -> None:
         ("name: Franka Research 3", "name: 3", "name: 3 is no text"),
         ("[0.0, 0.08]", "[0.08, 0.0]", "gripper.position: [0.08, 0.0]: closed must be smaller"),
         ("camera_age_s: 0.2", "camera_age: 0.2", "watchdog.camera_age_s: missing"),
-        ("tool: {", "tool: [", "arm.yaml is no YAML"),
+        ("tool: {", "tool: [", "arm.yaml is not valid YAML"),
         ("watchdog: ", "watchdogs: ", "watchdog: missing"),
     ],
 )

@@ -176,6 +176,7 @@ def test_no_command_shows_help_and_fails(capsys: pytest.CaptureFixture[str]) -> 
         ("train tabletop --device cuda:0", "CUDA_VISIBLE_DEVICES=1"),
         ("train tabletop --trace .", "--trace: cannot write .: Is a directory"),
         ("train tabletop --track wandb", "pip install 'embodied-rl[wandb]'"),
+        ("train tabletop --track trackio", "pip install 'embodied-rl[trackio]'"),
         ("train tabletop --output /proc/x", "cannot write into /proc/x: No such file or directory; choose another"),
         (f"train tabletop --output {'x' * 3000}", "File name too long; choose another --output"),
         (f"eval --checkpoint {'x' * 3000}", "File name too long"),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from embodied_rl.cli import main
 from embodied_rl.config.train import load_yaml
@@ -57,13 +58,22 @@ def test_a_run_leaves_everything_in_its_folder(
     assert info["command"].startswith("embodied-rl train tabletop --suite tabletop_object")
     assert sorted(path.name for path in (run / "evaluations").iterdir()) == ["iter-000000.json", "iter-000002.json"]
     assert len(list((run / "videos").iterdir())) == 2
-    assert list((run / "tensorboard").iterdir())
+    assert shown_in_tensorboard(run) == ([0, 2], [2])
     page = (run / "report.html").read_text()
     assert page.count("data:video/mp4") == 2
     assert "stand-in 1" in page
     assert "not yet" not in page
     assert 'aria-label="Success"' in page
     assert "Training run, finished" in page
+
+
+def shown_in_tensorboard(run: Path) -> tuple[list[int], list[int]]:
+    """After how many updates it has the one video, and the report."""
+    events = EventAccumulator(str(run / "tensorboard"))
+    events.Reload()
+    (name,) = events.Tags()["images"]
+    assert (run / f"{name}-before.mp4").is_file()
+    return [image.step for image in events.Images(name)], [text.step for text in events.Tensors("report/text_summary")]
 
 
 @pytest.mark.usefixtures("stand_in")

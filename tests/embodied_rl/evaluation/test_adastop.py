@@ -106,6 +106,28 @@ def test_the_intervals_are_welchs_and_students() -> None:
     assert mean_interval([0.4]) == (0.4, 0.0, 1.0)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("first", "second", "interval"),
+    [
+        ([0.7, 0.7, 0.9, 0.9], [0.3, 0.3, 0.7, 0.7], (0.3, -0.04562162281012855, 0.6456216228101286)),
+        (
+            [0.62, 0.58, 0.7, 0.66, 0.64],
+            [0.6, 0.44, 0.5],
+            (0.1266666666666667, -0.04332636309816923, 0.29665969643150264),
+        ),
+        ([0.5, 0.5], [0.2, 0.3], (0.25, -0.38531023680873455, 0.8853102368087346)),
+        ([1.0, 1.0, 1.0], [0.02, 0.98], (0.5, -1.0, 1.0)),
+        ([0.5, 0.5], [0.25, 0.25], (0.25, 0.25, 0.25)),
+    ],
+)
+def test_welchs_intervals_stay_what_they_were(
+    first: list[float], second: list[float], interval: tuple[float, float, float]
+) -> None:
+    """Figures of the formula written out; seeds that are all alike are no reason to warn."""
+    assert seeds_interval(first, second) == pytest.approx(interval, abs=1e-12)
+
+
 def test_within_a_look_permutations_are_ordered_as_by_the_studentised_statistic() -> None:
     """Welch's t of every way to deal out ten seeds is a rising function of the test's own statistic."""
     values = np.random.default_rng(3).normal(0, [[0.02], [0.2]], (2, 5)).ravel()

@@ -38,7 +38,7 @@ def test_wilson_by_hand() -> None:
 def test_wilson_agrees_with_scipy(episodes: int, share: float) -> None:
     successes = round(share * episodes)
     interval = binomtest(successes, episodes).proportion_ci(0.95, method="wilson")
-    assert wilson(successes, episodes) == pytest.approx((interval.low, interval.high), abs=1e-9)
+    assert wilson(successes, episodes) == pytest.approx((interval.low, interval.high), abs=1e-12)
 
 
 @pytest.mark.parametrize(("successes", "episodes"), [(0, 0), (3, 2), (-1, 2)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,29 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embodied_rl.errors import UserError
-from embodied_rl.telemetry.metrics import MetricsLog, make_trackers, read_metrics
+from embodied_rl.telemetry.metrics import MetricsLog, read_metrics
 
 
-class Recorder:
-    def __init__(self) -> None:
-        self.seen: list[tuple[int, dict[str, float]]] = []
-        self.closed = False
-
-    def log(self, step: int, metrics: object) -> None:
-        self.seen.append((step, dict(metrics)))  # type: ignore[call-overload]
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def test_lines_and_trackers_get_the_same(tmp_path: Path) -> None:
-    tracker = Recorder()
-    with MetricsLog(tmp_path / "m.jsonl", (tracker,)) as log:
+def test_each_update_is_a_line(tmp_path: Path) -> None:
+    with MetricsLog(tmp_path / "m.jsonl") as log:
         log.write(1, {"loss": 0.5, "success": 1})
         log.write(2, {"loss": -0.25})
     assert read_metrics(tmp_path / "m.jsonl") == [{"step": 1, "loss": 0.5, "success": 1.0}, {"step": 2, "loss": -0.25}]
-    assert tracker.seen == [(1, {"loss": 0.5, "success": 1.0}), (2, {"loss": -0.25})]
-    assert tracker.closed
 
 
 def test_a_line_is_on_disk_as_soon_as_it_is_written(tmp_path: Path) -> None:
@@ -93,30 +77,3 @@ def test_reading_leaves_out_a_torn_last_line_but_not_a_bad_one(tmp_path: Path) -
         read_metrics(path)
     with pytest.raises(UserError, match="cannot read"):
         read_metrics(tmp_path / "none.jsonl")
-
-
-def test_tensorboard_gets_the_figures(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    (tracker,) = make_trackers("tensorboard", tmp_path, {})
-    tracker.log(3, {"rollout/success": 0.5})
-    tracker.log(4, {"rollout/success": 0.75})
-    tracker.close()
-    events = EventAccumulator(str(tmp_path / "tensorboard"))
-    events.Reload()
-    assert [(event.step, event.value) for event in events.Scalars("rollout/success")] == [(3, 0.5), (4, 0.75)]
-
-
-@pytest.mark.parametrize(("name", "extra"), [("tensorboard", "track"), ("wandb", "wandb")])
-def test_a_missing_tracker_says_what_to_install(
-    name: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(UserError) as caught:
-        make_trackers(name, tmp_path, {})
-    assert f"pip install 'embodied-rl[{extra}]'" in str(caught.value)
-
-
-def test_no_tracker_unless_asked(tmp_path: Path) -> None:
-    assert make_trackers("none", tmp_path, {}) == ()
-    assert list(tmp_path.iterdir()) == []

@@ -134,13 +134,13 @@ def test_options_survive_the_command_line() -> None:
         ("", "no JSON"),
         ("{'robot': 'fr3'}", "no JSON"),
         ("[]", "not keys and values"),
-        ('{"robots": "fr3"}', "robots is unknown. Did you mean 'robot'?"),
-        ('{"port": "8000"}', "port is str, not int"),
-        ('{"aligned": 1}', "aligned is int, not bool"),
-        ('{"token": 3}', "token is int, not str"),
+        ('{"robots": "fr3"}', "unknown key 'bridge.robots'. Did you mean 'robot'"),
+        ('{"port": "8000"}', "'bridge.port' must be a whole number, got '8000'"),
+        ('{"aligned": 1}', "'bridge.aligned' must be true or false, got 1"),
+        ('{"token": 3}', "'bridge.token' must be text or null, got 3"),
         ('{"speed": 0}', "speed must lie in 0.01 to 1"),
         ('{"requests": 17}', "requests must lie in 1 to 16"),
-        ('{"mode": "dry-run"}', "mode is one of live, dry_run, shadow"),
+        ('{"mode": "dry-run"}', "'bridge.mode' must be one of live, dry_run, shadow"),
         ('{"overlap": "mean"}', "overlap is one of newest, blend, ensemble, realtime"),
     ],
 )
@@ -148,6 +148,11 @@ def test_options_that_are_none_are_refused_in_a_line(text: str, words: str) -> N
     with pytest.raises(UserError, match=f"the bridge's options: .*{words}") as caught:
         BridgeOptions.from_json(text)
     assert "\n" not in str(caught.value)
+
+
+def test_the_twin_takes_no_option_that_it_does_not_know() -> None:
+    with pytest.raises(UserError, match=r"the twin's options: unknown key 'twin.look'. Did you mean 'looks'"):
+        TwinOptions.from_json('{"look": ["light"]}')
 
 
 def test_options_that_a_person_leaves_out_have_their_defaults() -> None:
