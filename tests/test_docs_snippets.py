@@ -138,22 +138,18 @@ class Server:
         """Nothing is open."""
 
 
-def stand_in(patch: pytest.MonkeyPatch) -> None:
-    """For a policy server, openpi's client and LIBERO's tasks, which are not there, and `erl.train`, which takes long."""
+def stand_in(patch: pytest.MonkeyPatch, page: str) -> None:
+    """For a policy server, openpi's client, LIBERO's tasks, and `erl.train`, which would take minutes."""
     patch.setattr(client, "PolicyClient", Server)
     openpi: Any = ModuleType("openpi_client.websocket_client_policy")
     openpi.WebsocketClientPolicy = Server
     patch.setitem(sys.modules, "openpi_client", ModuleType("openpi_client"))
     patch.setitem(sys.modules, "openpi_client.websocket_client_policy", openpi)
-    for module, names in (
-        (libero, ("tasks", "load_task", "load_suite", "tasks_fingerprint")),
-        (embodied_rl, ("train",)),
-    ):
-        for name in names:
-            real = getattr(module, name)
-            patch.setattr(module, name, create_autospec(real), raising=False)
-    patch.setattr(libero.tasks, "return_value", ("libero_spatial/a",))
-    patch.setattr(vec_env, "MujocoVecEnv", create_autospec(vec_env.MujocoVecEnv))
+    patch.setattr(embodied_rl, "train", create_autospec(embodied_rl.train))
+    if page == "docs/libero.md":
+        for name in ("tasks", "load_task", "load_suite", "tasks_fingerprint"):
+            patch.setattr(libero, name, create_autospec(getattr(libero, name), return_value=("libero_spatial/a",)))
+        patch.setattr(vec_env, "MujocoVecEnv", create_autospec(vec_env.MujocoVecEnv))
 
 
 def briefly(code: str) -> str:
@@ -173,7 +169,7 @@ def test_a_pages_snippets_run_one_after_the_other(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    stand_in(monkeypatch)
+    stand_in(monkeypatch, page)
     if find_spec(NEEDS.get(page, "numpy")) is None and os.environ.get("CI") != "true":
         pytest.skip(f"{NEEDS[page]} is not installed")
     names = dict[str, Any]()
@@ -183,7 +179,7 @@ def test_a_pages_snippets_run_one_after_the_other(
 
 
 def test_a_snippet_with_a_wrong_call_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in(monkeypatch)
+    stand_in(monkeypatch, "docs/libero.md")
     for line in ("erl.train('x', [], [])", "libero.load_task()"):
         with pytest.raises(TypeError):
             exec(line, {"erl": embodied_rl, "libero": libero})

@@ -16,6 +16,7 @@ from embodied_rl.benchmarks.lab.page import fill, main
 from embodied_rl.benchmarks.report import describe_machine, write_json
 
 DOCS = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+FEW = DOCS.parent / "results" / "few_episodes"
 FIGURES = sorted((DOCS.parent / "results" / "bench").glob("*.json"))
 LOOP_ROWS = [{"stage": "act", "wall_ms": 2.5, "cpu_ms": 4.25, "share": 0.5}]
 LOOP_RATIOS = {"decisions_per_s": 123.4, "decisions_per_s_low": 100.0, "decisions_per_s_high": 150.0}
@@ -51,11 +52,14 @@ def test_a_bench_says_which_kernels_its_products_went_through() -> None:
     assert ran.stdout.split() == ["Nehalem"]
 
 
-def test_the_page_has_the_tables_of_the_committed_figures(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("committed", "files"), [(DOCS, FIGURES), (FEW.with_suffix(".md"), [FEW.with_suffix(".json")])], ids=["all", "few"]
+)
+def test_a_page_has_the_tables_of_the_committed_figures(committed: Path, files: list[Path], tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(DOCS.read_text())
-    assert main([str(page), *map(str, FIGURES)]) == 0
-    assert page.read_text() == DOCS.read_text(), "run the command at the top of the page"
+    page.write_text(committed.read_text())
+    assert main([str(page), *map(str, files)]) == 0
+    assert page.read_text() == committed.read_text(), "run the command that the page names"
     assert "--quick`: not to be quoted" not in page.read_text()
 
 
