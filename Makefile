@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
 
-.PHONY: help train train-libero simulators ros2 test test-processes kernels lint types wheel-smoke setup clean
+.PHONY: help train train-libero simulators ros2 test test-processes kernels lint types docs wheel-smoke setup clean
 
 help:
 	@echo "make train        train the small OpenVLA on the tabletop suite (sets everything up first)"
@@ -16,6 +16,7 @@ help:
 	@echo "make test         run the tests (sets everything up first) but for those of the next line"
 	@echo "make test-processes  run the tests that start Python, Ray, ROS, OpenGL or a browser"
 	@echo "make lint types   ruff (rules and format); pyright"
+	@echo "make docs         build the documentation's site into build/site; a broken link fails"
 	@echo "make wheel-smoke  build the wheel and try it in an environment of its own"
 	@echo "make clean        delete the virtual environment and build outputs; runs/ is kept"
 
@@ -56,6 +57,10 @@ lint: $(STAMP)
 
 types: $(STAMP)
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+docs: $(STAMP)
+	$(PIP) install -q -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 wheel-smoke: $(STAMP)
 	BIN=$(BIN) sh .ci/wheel-smoke

@@ -1,4 +1,4 @@
-"""Eras of MuJoCo's contacts and pictures by name; see docs/libero_fidelity.md. Imports no simulator.
+"""Eras of MuJoCo's contacts and pictures by name; see docs/results/libero_fidelity.md. Imports no simulator.
 
 LIBERO's scenes were tuned on MuJoCo 2.3.7 and most published scores were measured on 3.0 to 3.3. MuJoCo 3.4 and 3.12
 changed the contacts between boxes, and 3.3.3 the colours of some textures: objects settle elsewhere, or fly.

@@ -5,8 +5,8 @@
 Runs the official packages on mujoco 3.3.2 in an isolated environment and our engine on this MuJoCo, from the same
 states of all installed tasks: 20 control steps of zero action, scripted picks in five tasks, pictures of libero_object,
 and the CPU time of a control step. It takes about 15 minutes on one core; recordings stay in DIR, so that a stopped run
-goes on with the next task. Prints the table of docs/libero_fidelity.md; the exit code says whether the published era
-keeps its promises.
+goes on with the next task. Prints the table of docs/results/libero_fidelity.md; the exit code says whether the
+published era keeps its promises.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def summarise(results: Sequence[TaskResult], cost: Mapping[str, float]) -> dict[
 
 
 def table(found: Mapping[str, Any]) -> list[str]:
-    """The rows of docs/libero_fidelity.md."""
+    """The rows of docs/results/libero_fidelity.md."""
     current, published = (found["eras"][era] for era in ERAS)
     picks = found["picks"]
     rows = [

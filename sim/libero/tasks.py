@@ -106,7 +106,7 @@ def tasks_fingerprint(root: Path, names: Sequence[str]) -> str:
 def load_task(root: Path, name: str, era: EraChoice = CURRENT) -> LiberoTask:
     """The task 'suite/short_name'; its models are read when they are built.
 
-    era: whose contacts and texture colours they have; see docs/libero_fidelity.md.
+    era: whose contacts and texture colours they have; see docs/results/libero_fidelity.md.
     UserError when it is not installed, damaged, or made by another MuJoCo version, or there is no such era here.
     """
     era = choose_era(era, name.partition("/")[0], official=True)

@@ -16,80 +16,24 @@ from embodied_rl.benchmarks.lab.page import fill, main
 from embodied_rl.benchmarks.report import describe_machine, write_json
 
 DOCS = Path(__file__).parents[2] / "docs" / "benchmarks.md"
-LIBERO_ROWS = [
-    {
-        "task": "libero_goal/open",
-        "of": of,
-        "contender": "ours",
-        "repeats": 5,
-        "cpu_ms": 2.5,
-        "cpu_low": 2.25,
-        "cpu_high": 3.125,
-        "wall_ms": 1.25,
-        "wall_low": 1.0,
-        "wall_high": 1.5,
-    }
-    for of in ("physics", "reset")
-]
-LIBERO_MORE = {
-    "memory": [{"task": "libero_goal/open", "ours": 0.5, "official": 600.25}],
-    "parts": [{"25 mj_step": 2.0, "all": 2.5}],
-}
-POLICY_ROWS = [
-    {"network": "nano", "tokens": 7, "contender": "batch", "cpu_ms": 2.54, "low": 2.5, "high": 3.0},
-    {"task": "flow update", "contender": "one prefix", "cpu_ms": 258.4, "low": 250.9, "high": 308.6},
-]
+FEW = DOCS.parent / "results" / "few_episodes"
+FIGURES = sorted((DOCS.parent / "results" / "bench").glob("*.json"))
 LOOP_ROWS = [{"stage": "act", "wall_ms": 2.5, "cpu_ms": 4.25, "share": 0.5}]
-SIM_ROWS = [
-    {
-        "contender": "ours",
-        "mode": mode,
-        "num_envs": count,
-        "steps_per_s": 1000.4,
-        "low": 900,
-        "high": 1100,
-        "cpu_ms": 1.125,
-        "repeats": 5,
-    }
-    for mode in ("physics", "cameras")
-    for count in (1, 8)
-]
-
-VLA_ROWS = [
-    {
-        "part": part,
-        "rows": 32,
-        "ms": 40.25,
-        "low": 39.5,
-        "high": 41.75,
-        "planned_gib": planned,
-        "allocated_gib": held,
-        "reserved_gib": held,
-    }
-    for part, planned, held in (("act", 20.5, 20.125), ("forward", None, None))
-]
+LOOP_RATIOS = {"decisions_per_s": 123.4, "decisions_per_s_low": 100.0, "decisions_per_s_high": 150.0}
 PIPELINE_ROWS = [
-    {
-        "profile": "p",
-        "mode": "async",
-        "stages": 4,
-        "ahead": 3,
-        "microbatch": 16,
-        "ms_per_decision": 52.354,
-        "of_bound": 0.9804,
-        "of_own_bound": 0.9911,
-    }
+    {"profile": "p", "mode": mode, "ms_per_decision": ms, "of_bound": bound}
+    for mode, ms, bound in (("serial", 100.0, 0.49), ("async", 50.0, 0.98))
 ]
 PIPELINE_REAL = [
     {"turn": turn, "scheduler": name, "decisions_per_s": speed}
-    for turn, *pairs in ((0, ("serial", 100.0), ("stream", 110.0)), (1, ("stream", 120.0), ("serial", 90.0)))
+    for turn, *pairs in ((0, ("serial", 100.0), ("stream", 110.0)), (1, ("stream", 120.0), ("serial", 80.0)))
     for name, speed in pairs
 ]
 
 
 def figures(path: Path, bench: str, rows: list[dict[str, Any]], *, quick: bool = False, **more: Any) -> dict[str, Any]:
     machine = describe_machine(("torch",))
-    write_json(path, bench, quick, machine, rows, {"speed": 123.456}, setup={"renderer": "egl"}, **more)
+    write_json(path, bench, quick, machine, rows, LOOP_RATIOS, **more)
     return json.loads(path.read_text())
 
 
@@ -108,50 +52,45 @@ def test_a_bench_says_which_kernels_its_products_went_through() -> None:
     assert ran.stdout.split() == ["Nehalem"]
 
 
-def test_the_projects_page_has_a_place_for_each_bench(tmp_path: Path) -> None:
-    names = ("sim", "loop", "libero", "policy", "pipeline", "vla")
-    page, files = tmp_path / "page.md", [tmp_path / f"{name}.json" for name in names]
-    sim, loop, libero, policy, pipeline, vla = files
-    words = [str(path) for path in (page, *files)]
-    page.write_text(DOCS.read_text())
-    figures(sim, "sim", SIM_ROWS)
-    figures(loop, "loop", LOOP_ROWS)
-    figures(libero, "libero", LIBERO_ROWS, **LIBERO_MORE)
-    figures(policy, "policy", POLICY_ROWS)
-    figures(pipeline, "pipeline", PIPELINE_ROWS, real=PIPELINE_REAL)
-    figures(vla, "vla", VLA_ROWS)
-    assert main(words) == 0
-    text = page.read_text()
+@pytest.mark.parametrize(
+    ("committed", "files"), [(DOCS, FIGURES), (FEW.with_suffix(".md"), [FEW.with_suffix(".json")])], ids=["all", "few"]
+)
+def test_a_page_has_the_tables_of_the_committed_figures(committed: Path, files: list[Path], tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(committed.read_text())
+    assert main([str(page), *map(str, files)]) == 0
+    assert page.read_text() == committed.read_text(), "run the command that the page names"
+    assert "--quick`: not to be quoted" not in page.read_text()
+
+
+@pytest.mark.parametrize("path", FIGURES, ids=lambda path: path.stem)
+def test_another_figure_is_another_table(path: Path) -> None:
+    """Twice of every number."""
+    page = fill(DOCS.read_text(), doubled(json.loads(path.read_text())))
+    assert page != DOCS.read_text()
+
+
+def doubled(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: each if name in ("num_envs", "size") else doubled(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [doubled(each) for each in value]
+    return 2 * value if isinstance(value, float | int) and not isinstance(value, bool) else value
+
+
+def test_a_stage_has_its_share_and_all_their_speed(tmp_path: Path) -> None:
+    text = fill(DOCS.read_text(), figures(tmp_path / "loop.json", "loop", LOOP_ROWS))
     assert "| act | 2.50 | 50 % | 4.25 |" in text
-    assert text.index("| ours | cameras | 8 | 1000 | 900 to 1100 | 1.12 |") < text.index("| ours | physics | 1 |")
-    assert text.count("| `speed` | 123.5 |") == 6, "of real.* bench pipeline's real part, else its timed one"
-    assert "| libero_goal: control step, physics | ours | 2.5 | 2.25 to 3.12 | 1.25 | 1 to 1.5 |" in text
-    assert "| libero_goal: reset | ours |" in text
-    assert "| nano, 7 tokens | batch | 2.5 | 2.5 to 3.0 |" in text
-    assert "| flow update | one prefix | 258.4 | 250.9 to 308.6 |" in text
-    assert "| libero_goal | 600 | 0.50 |" in text
-    assert "| libero_goal | 2.000 | 2.500 |" in text
-    assert "| act | 32 | 40.2 | 39.5 to 41.8 | 20.50 | 20.12 | 20.12 |" in text
-    assert "| forward | 32 | 40.2 | 39.5 to 41.8 |  |  |  |" in text
-    assert "--quick`: not to be quoted" not in text
-    assert "Not measured yet" not in text
-    assert main(words) == 0
-    assert page.read_text() == text  # filling again changes nothing
+    assert "123 decisions a second (100 to 150)." in text
 
 
-def test_turns_have_their_columns_in_one_order(tmp_path: Path) -> None:
-    """Also where the second turn went the other way round; without a real part there are none."""
+def test_schedulers_are_compared_turn_by_turn(tmp_path: Path) -> None:
+    """Also where the second turn went the other way round; without a real part its table stays."""
     both = fill(DOCS.read_text(), figures(tmp_path / "a.json", "pipeline", PIPELINE_ROWS, real=PIPELINE_REAL))
-    assert "| p | async | 4 | 3 | 16 | 52.35 | 98.0% | 99.1% |" in both
-    assert "| really: turn, decisions/s | serial | stream |" in both
-    assert "| 1 | 100.0 | 110.0 |" in both
-    assert "| 2 | 90.0 | 120.0 |" in both
-    apart = {"real.speed": 7.5, "p.vs_serial": 2.5}
-    whole = figures(tmp_path / "b.json", "pipeline", PIPELINE_ROWS, real=PIPELINE_REAL) | {"ratios": apart}
-    one = figures(tmp_path / "c.json", "pipeline timed", PIPELINE_ROWS, real=[]) | {"ratios": {"p.vs_serial": 2.5}}
-    two = figures(tmp_path / "d.json", "pipeline real", [], real=PIPELINE_REAL) | {"ratios": {"real.speed": 7.5}}
-    assert fill(DOCS.read_text(), whole) == fill(fill(DOCS.read_text(), one), two), "the parts alone say the same"
-    timed = fill(DOCS.read_text(), figures(tmp_path / "e.json", "pipeline", PIPELINE_ROWS, real=[]))
+    assert "| p | async | 50.0 | 2.00 | 98% |" in both
+    assert "| serial | 90 (80 to 100) | 1.00 (1.00 to 1.00) |" in both
+    assert "| stream | 115 (110 to 120) | 1.30 (1.10 to 1.50) |" in both
+    timed = fill(DOCS.read_text(), figures(tmp_path / "b.json", "pipeline", PIPELINE_ROWS, real=[]))
     assert timed.partition("pipeline real -->")[2] == DOCS.read_text().partition("pipeline real -->")[2]
 
 

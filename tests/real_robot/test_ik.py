@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -88,13 +86,3 @@ def test_without_mink_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "mink", None)
     with pytest.raises(UserError, match=r"pip install 'embodied-rl\[ik\]'"):
         InverseKinematics(load_robot("fr3"))
-
-
-@needs_mink
-def test_the_guides_examples_run(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "real_robot_core.md").read_text(encoding="utf-8")
-    examples = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    assert len(examples) == 2
-    for example in examples:
-        exec(compile(example, "docs/real_robot_core.md", "exec"), {})
-    assert "'outcome': 'allow'" in capsys.readouterr().out
