@@ -120,7 +120,8 @@ def human_frames(run: Path, exported: Path) -> dict[str, Any]:
             unknown += 1
             continue
         replay = Replay(info.task.partition("/")[0])
-        found = replay.end(info.task, info.init_state, info.seed, data.action[rows], data.columns.decision[rows])
+        what = (data.action[rows], data.columns.decision[rows], human[rows])
+        found = replay.end(info.task, info.init_state, info.seed, *what)
         distances.append(float(np.linalg.norm(found - end)))
     return {
         "helped": sum(info.human_steps > 0 for info in infos),

@@ -12,6 +12,7 @@ from embodied_rl.benchmarks.twin_lockstep import Lockstep, Twin
 from embodied_rl.policy import PolicyTraits
 from embodied_rl.real_robot.core.robot import load_robot
 from embodied_rl.real_robot.core.runtime import Tick
+from embodied_rl.real_robot.core.states import Event
 from embodied_rl.real_robot.record.events import ControlStep, EpisodeStarted
 from embodied_rl.real_robot.record.reader import RecordingFile
 from embodied_rl.real_robot.ros2.context import ACTION_DIM, STEP_NS
@@ -38,7 +39,7 @@ class Replay(Lockstep):
         suite: The twin's tasks.
 
     Example:
-        >>> Replay("tabletop_goal").end(task, 3, 17, actions, decisions)
+        >>> Replay("tabletop_goal").end(task, 3, 17, actions, decisions, human)
         array([0.1, 0.2, 1.0])
     """
 
@@ -46,8 +47,16 @@ class Replay(Lockstep):
         nobody: Any = _Nobody()
         super().__init__(nobody, suite, Twin())
 
-    def end(self, task: str, state: int, seed: int, actions: Array, decisions: Array | Sequence[int]) -> Array:
-        """Where the tool rests after an episode's actions [3], m in the arm's base frame.
+    def end(
+        self,
+        task: str,
+        state: int,
+        seed: int,
+        actions: Array,
+        decisions: Array | Sequence[int],
+        human: Array | Sequence[bool],
+    ) -> Array:
+        """Where the tool is asked to be after an episode's actions [3], m in the arm's base frame.
 
         Args:
             task: Its name.
@@ -56,16 +65,21 @@ class Replay(Lockstep):
             actions: float [F, 7] in [-1, 1].
             decisions: int [F], number of the decision of each: before a new one the arm comes to rest, as an arm does
                 whose policy looks and thinks.
+            human: bool [F], whether a person did it.
         """
         now_ns = self.begin(task, state, seed)
         now_ns = self._steps(now_ns - now_ns % STEP_NS + STEP_NS, now_ns, 0)
         for place, action in enumerate(actions):
             if place and decisions[place] != decisions[place - 1]:
                 now_ns = self._steps(now_ns, now_ns, _REST_STEPS)
+            if place and human[place] and not human[place - 1]:
+                # A person's actions are ways from set point to set point: what the policy asked beyond is over.
+                self._loop.fire(Event.HOLD, now_ns, "a person takes over")
+                self._loop.fire(Event.RESUME, now_ns, "a person takes over")
             self._loop.queue(np.asarray(action, np.float64))
             now_ns = self._steps(now_ns, now_ns, 1)
         self._steps(now_ns, now_ns, _REST_STEPS)
-        return self._robot.chain.position(self.plant.joints()[0][:7])
+        return self._robot.chain.position(self._loop.runtime.gate.positions)
 
     def _steps(self, start_ns: int, now_ns: int, count: int) -> int:
         """Go on for some control steps from `start_ns`; the time then, ns."""

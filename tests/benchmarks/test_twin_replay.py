@@ -61,12 +61,12 @@ class ByHand(Lockstep):
 def test_a_persons_actions_replayed_end_within_5_mm(task: str) -> None:
     actions, solved, end = ByHand(ControlLaw()).solve(task, 51)
     assert solved
-    found = Replay(SUITE).end(task, 51, 7, np.array(actions), [0] * len(actions))
+    found = Replay(SUITE).end(task, 51, 7, np.array(actions), [0] * len(actions), [True] * len(actions))
     assert np.linalg.norm(found - end) < 0.005
 
 
 def test_a_persons_actions_of_another_controller_do_not() -> None:
     """As if an action of 1 went on at kp / kd times its scale."""
     actions, _, end = ByHand(ControlLaw(position_scale=0.0574)).solve(TASKS[0], 51)
-    found = Replay(SUITE).end(TASKS[0], 51, 7, np.array(actions), [0] * len(actions))
+    found = Replay(SUITE).end(TASKS[0], 51, 7, np.array(actions), [0] * len(actions), [True] * len(actions))
     assert np.linalg.norm(found - end) > 0.01

@@ -47,9 +47,11 @@ def test_a_replay_of_the_episode_ends_within_5_mm(said: dict[str, Any], recordin
     helped = said["helped"]
     actions, human = np.array(helped["actions"], np.float32), np.array(helped["human"])
     end = ends_of(recording)[actions[human].tobytes()]
-    found = Replay(SUITE).end(SPEC.task, SPEC.init_state, SPEC.seed, actions, helped["decisions"])
+    found = Replay(SUITE).end(SPEC.task, SPEC.init_state, SPEC.seed, actions, helped["decisions"], human)
     assert np.linalg.norm(found - end) < 0.005
-    still = Replay(SUITE).end(SPEC.task, SPEC.init_state, SPEC.seed, actions[~human], helped["decisions"][:AFTER])
+    still = Replay(SUITE).end(
+        SPEC.task, SPEC.init_state, SPEC.seed, actions[~human], helped["decisions"][:AFTER], [False] * AFTER
+    )
     assert np.linalg.norm(still - end) > 0.05, "it is the person who moved the arm there"
 
 
