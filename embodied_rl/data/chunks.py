@@ -48,20 +48,16 @@ class SftBatch:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Control steps of all samples' chunks. stay: those past an end in success. masked: those past another end, or
-    after a person gave the arm back."""
+    """Control steps of all samples' chunks. masked: those past the end of an episode, or after a person gave the arm
+    back."""
 
     total: int
-    stay: int
     masked: int
 
     def describe(self) -> list[str]:
         """What is done past the ends of episodes, in words; empty where no chunk goes there."""
-        words = (
-            (self.masked, "lie past the end of their episode, or of a person's part, and are left out"),
-            (self.stay, "lie past a success and say 'stay': no motion, the gripper as it was"),
-        )
-        return [f"{n} of {self.total} targets ({n / self.total:.0%}) {what}" for n, what in words if n]
+        n, what = self.masked, "lie past the end of their episode, or of a person's part, and are left out"
+        return [f"{n} of {self.total} targets ({n / self.total:.0%}) {what}"] if n else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +67,9 @@ class ChunkDataset:
     A frame does so unless the demonstrator was pushed off course within the chunk: its later labels would answer a push
     that the first frame does not show.
 
-    Past the end of an episode that ends in success the arm is to stay where it is. What should come after any other end
-    (a failure, an intervention, a cut recording, an end that nobody judged) is not known: those steps are masked. So
-    are those after a person gave the arm back within the episode: what the policy did then is not what the person would
-    have done.
+    Steps past the end of an episode are masked, as `action_is_pad` is in LeRobot: nobody showed them. After a success,
+    too: a policy that learns to stay from there on slows down and stays before it. So are steps after a person gave the
+    arm back within the episode: what the policy did then is not what the person would have done.
 
     rows int64 [n]: first frame of each sample. episode int64 [F]: episode of each frame.
     """
@@ -102,39 +97,36 @@ class ChunkDataset:
 
     def _actions(self, rows: Array, episodes: Array) -> Array:
         data = self.data
-        chunks = action_chunks(data.action, rows, data.starts[episodes + 1], self.chunk_len, data.stays[episodes])
+        stays = np.full(len(rows), not data.own_units)  # flow matching sees what it does not learn from
+        chunks = action_chunks(data.action, rows, data.starts[episodes + 1], self.chunk_len, stays)
         return chunks if data.own_units else np.clip(chunks, -1.0, 1.0, out=chunks)
 
     def targets(self) -> Targets:
         """How many targets the samples have, and how many of them lie past the end of their episode or are masked."""
-        beyond = self._beyond(self.rows)
         known = self._known(self.rows)
-        return Targets(beyond.size, int((beyond & known).sum()), int((~known).sum()))
-
-    def _beyond(self, rows: Array) -> Array:
-        """bool [N,K]: steps past the end of the episode."""
-        return rows[:, None] + np.arange(self.chunk_len) >= self.data.starts[self.episode[rows] + 1][:, None]
+        return Targets(known.size, int((~known).sum()))
 
     def _known(self, rows: Array) -> Array:
         """bool [N,K]: steps of which the data says what to do."""
-        ended = self._beyond(rows) & ~self.data.stays[self.episode[rows]][:, None]
+        steps = rows[:, None] + np.arange(self.chunk_len)
         last = self.data.starts[self.episode[rows] + 1][:, None] - 1
-        human = self.data.columns.human[np.minimum(rows[:, None] + np.arange(self.chunk_len), last)]
+        ended = steps > last
+        human = self.data.columns.human[np.minimum(steps, last)]
         given_back = np.zeros_like(ended)
         given_back[:, 1:] = np.logical_or.accumulate(human[:, :-1] & ~human[:, 1:], axis=1)
         return ~ended & ~given_back
 
 
-def action_chunks(action: Array, rows: Array, ends: Array, chunk_len: int, success: Array) -> Array:
+def action_chunks(action: Array, rows: Array, ends: Array, chunk_len: int, stays: Array) -> Array:
     """Cut chunks float32 [N,K,A] from `action` [F,A]: rows[i], rows[i] + 1, ... below ends[i].
 
-    Past the end of the episode the last action is repeated; where `success` bool [N] the arm is told to stay (zeros: a
-    delta action of no motion) and only the gripper keeps its last command.
+    Past the end of the episode the last action is repeated; where `stays` bool [N] the arm stays (zeros: a delta action
+    of no motion) and only the gripper keeps its last command.
     """
     wanted = rows[:, None] + np.arange(chunk_len)
     last = ends[:, None] - 1
     chunks = action[np.minimum(wanted, last)]
-    chunks[..., :-1][(wanted > last) & success[:, None]] = 0.0
+    chunks[..., :-1][(wanted > last) & stays[:, None]] = 0.0
     return chunks
 
 

@@ -75,11 +75,6 @@ class Demonstrations:
         return not self.source or "expert" in self.source
 
     @property
-    def stays(self) -> Array:
-        """bool [E]: past the episode's end the robot is to stay where it is; only an action in [-1, 1] can say so."""
-        return self.success & (not self.own_units)
-
-    @property
     def camera_names(self) -> list[str]:
         """The cameras without 'observation.images.'."""
         return [short_name(camera) for camera in self.cameras]

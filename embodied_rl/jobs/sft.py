@@ -239,7 +239,7 @@ def _fit(
             soft_wrap=True,
         )
     each = [part.samples.targets() for part in train]
-    targets = Targets(*(sum(getattr(one, field.name) for one in each) for field in dataclasses.fields(Targets)))
+    targets = Targets(sum(one.total for one in each), sum(one.masked for one in each))
     for line in targets.describe():
         console.print(line, soft_wrap=True)
     measure, state = partial(_measure, policy), state_path(command.out)
