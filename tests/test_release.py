@@ -18,6 +18,7 @@ import embodied_rl as erl
 from embodied_rl.version import REPOSITORY, __version__
 from tests.embodied_rl.test_imports import LINKED
 from tests.test_docs_snippets import snippets
+from tests.test_vocabulary import sources
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -75,6 +76,12 @@ def test_the_image_copies_what_the_build_reads() -> None:
         "embodied_rl",
         *LINKED,
     }
+
+
+def test_cores_are_counted_where_the_system_has_no_affinity() -> None:
+    """As on macOS: `cpu_count` asks first, and so does LIBERO's installer."""
+    asking = {str(path.relative_to(ROOT)) for path in sources() if "sched_getaffinity(" in path.read_text()}
+    assert asking == {"embodied_rl/utils/machine.py", "sim/libero/install/export.py"}
 
 
 @pytest.fixture

@@ -29,34 +29,36 @@ def shown(tree: ast.Module, *, is_command: bool) -> Iterator[str]:
 
     is_command: Those of classes too, which `--help` prints.
     """
-    silent = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef) + (() if is_command else (ast.ClassDef,))
-    docstrings = set[int]()
+    helpful = set[int]()
     for node in ast.walk(tree):
-        if isinstance(node, silent) and node.body and isinstance(node.body[0], ast.Expr):
-            docstrings.add(id(node.body[0].value))
+        if isinstance(node, ast.ClassDef):
+            helpful |= {id(child) for child in node.body[0 if is_command else 1 :]}
+    silent = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr) and id(n) not in helpful}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in silent:
             yield node.value
 
 
-def lacking(text: str, packaged: set[str]) -> list[str]:
-    """What `text` names that is in a checkout, or done in one, and not among the files of `packaged`."""
+def packaged() -> set[str]:
+    """Files and folders of the wheel, as they are called in it and in a checkout."""
+    files = {name for file in expected_files() for name in (file, file.removeprefix("embodied_rl/"))}
+    return files | {str(parent) for file in files for parent in Path(file).parents}
+
+
+def lacking(text: str, there: set[str]) -> list[str]:
+    """What `text` names that is in a checkout, or done in one, and not in the wheel that holds `there`."""
     if SAYS_WHERE in text:
         return []
-    names = _NAMED.findall(text)
-    there = {part for file in packaged for part in (file, file.removeprefix("embodied_rl/"))}
-    folders = {str(parent) for file in there for parent in Path(file).parents}
-    return [name for name in names if name.startswith("make ") or _only_here(name.rstrip("."), there | folders)]
+    return [name for name in _NAMED.findall(text) if name.startswith("make ") or _only_here(name.rstrip("."), there)]
 
 
-def _only_here(name: str, packaged: set[str]) -> bool:
-    return name not in packaged and (ROOT / name).exists()
+def _only_here(name: str, there: set[str]) -> bool:
+    return name not in there and (ROOT / name).exists()
 
 
 def test_no_message_names_a_file_that_the_wheel_lacks() -> None:
-    packaged = expected_files()
-    found = dict[str, list[str]]()
-    for file in sorted(packaged - set(WITH_ADDRESS)):
+    found, there = dict[str, list[str]](), packaged()
+    for file in sorted(expected_files() - set(WITH_ADDRESS)):
         path = ROOT / file
         if path.suffix == ".py":
             tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -65,7 +67,7 @@ def test_no_message_names_a_file_that_the_wheel_lacks() -> None:
             texts = [path.read_text(encoding="utf-8")]
         else:
             continue
-        if names := [name for text in texts for name in lacking(text, packaged)]:
+        if names := [name for text in texts for name in lacking(text, there)]:
             found[file] = names
     assert found == {}
 
@@ -84,7 +86,7 @@ def test_no_message_names_a_file_that_the_wheel_lacks() -> None:
     ],
 )
 def test_what_only_a_checkout_has_is_found(text: str, names: list[str]) -> None:
-    assert lacking(text, expected_files()) == names
+    assert lacking(text, packaged()) == names
 
 
 def test_options_are_read_and_docstrings_are_not() -> None:
