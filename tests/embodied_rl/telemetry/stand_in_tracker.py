@@ -53,10 +53,10 @@ class StandIn(ModuleType):
     def finish(self, *args: Any, **kwargs: Any) -> StandIn:
         return self._call("Run.finish", *args, **kwargs)
 
-    def _call(self, name: str, *args: Any, **kwargs: Any) -> StandIn:
-        if name.endswith(self._fails):
+    def _call(self, call: str, /, *args: Any, **kwargs: Any) -> StandIn:
+        if call.endswith(self._fails):
             raise self._error("no route\nto the server")
-        self.calls.append((name.removeprefix("Run."), self._takes(name)(*args, **kwargs)))
+        self.calls.append((call.removeprefix("Run."), self._takes(call)(*args, **kwargs)))
         return self
 
     def _takes(self, name: str) -> Callable[..., dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import threading
 from pathlib import Path
 
 import av
@@ -105,8 +106,9 @@ def test_one_without_a_network_is_said_once(
     assert len(package.calls) == {"init": 0, "log": 1, "finish": 4}[call]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_full_disk_is_said_once(tmp_path: Path, console: LastingConsole) -> None:
+def test_a_full_disk_is_said_once(tmp_path: Path, console: LastingConsole, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()  # of TensorBoard's thread, whose exception pytest would report
+    monkeypatch.setattr(threading, "excepthook", lambda _: ended.set())
     with Tracking("tensorboard", tmp_path, console) as tracking:
         tracking.open({})
         (events,) = (tmp_path / "tensorboard").iterdir()
@@ -114,6 +116,7 @@ def test_a_full_disk_is_said_once(tmp_path: Path, console: LastingConsole) -> No
         events.symlink_to("/dev/full")  # TensorBoard's writer opens its file anew for each write
         for step in range(50):  # its queue holds 10, so that its thread has failed by then
             tracking.log(step, {"loss": 0.5})
+    ended.wait()
     (line,) = said(console)
     assert line.startswith("--track tensorboard failed")
     assert "No space left on device" in line
