@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
     import torch  # after the checks: a typing error should not wait for it
 
     from embodied_rl.factory.policies import export_policy, load_policy, policy_folder, policy_info
-    from embodied_rl.jobs.cards import ModelCard, evaluations_of, run_of, write_model_card
+    from embodied_rl.jobs.cards import evaluations_of, run_of, write_model_card
     from embodied_rl.policies.checkpoints.folder import read_provenance
     from embodied_rl.policies.family import ExportRequest
     from embodied_rl.version import __version__
@@ -66,16 +66,8 @@ def main(argv: list[str]) -> int:
     policy = load_policy(source, command.load_options(source))
     dtype = None if command.dtype == "keep" else getattr(torch, command.dtype)
     words = shlex.join(["embodied-rl", "export", *argv])
-    about, trained, trainer = policy_info(policy, command.checkpoint), read_provenance(source), run_of(source)
-    card = ModelCard(
-        name=command.push or command.out.name,
-        command=words,
-        license=command.license,
-        policy=about,
-        provenance=trained,
-        run=trainer,
-        evaluations=evaluations_of(source, trainer, command.evaluations, about.digest),
-    )
+    about, trained, of_run = policy_info(policy, command.checkpoint), read_provenance(source), run_of(source)
+    evaluations = evaluations_of(source, of_run, command.evaluations, about.digest)
     provenance = {"command": words, "version": __version__, "source": command.checkpoint}
     if command.layout == "native":
         provenance = trained | provenance  # what it was trained on goes along
@@ -84,7 +76,8 @@ def main(argv: list[str]) -> int:
     )
     export_policy(policy, request)
     try:
-        write_model_card(command.out, card)
+        name = command.push or command.out.name
+        write_model_card(command.out, name, words, about, trained, of_run, evaluations, command.license)
     except BaseException:
         shutil.rmtree(command.out)  # without its card it would look finished
         raise

@@ -13,7 +13,6 @@ from typing import Annotated, Literal
 
 import tyro
 
-from embodied_rl.data.layout import INFO_PATH
 from embodied_rl.errors import UserError
 from embodied_rl.policies.checkpoints.hub import Kind, check_push, push
 from embodied_rl.utils.lock import locked
@@ -34,7 +33,7 @@ class PushOptions:
     """License that the card names, as the hub does, such as apache-2.0 (None: it names none)."""
 
     def check(self) -> None:
-        """UserError where the upload cannot succeed, before the work."""
+        """Before the work: UserError where the upload cannot succeed."""
         if self.private and self.push is None:
             raise UserError("--private is for a repository of the Hugging Face hub: name it with --push OWNER/NAME.")
         if self.push is not None:
@@ -84,11 +83,10 @@ def is_of_recordings(argv: Sequence[str]) -> bool:
 def run(command: ExportRecordingCommand, argv: list[str]) -> int:
     """Export; prints what became of the recordings."""
     command.check()
-    if any((path / INFO_PATH).is_file() for path in command.recordings):
+    if any((path / "meta" / "info.json").is_file() for path in command.recordings):
         return _of_data_set(command)
     if command.out is None:
         raise UserError("name the folder of the data set: --out DIR.")
-    try_output("--out", command.out)
     stamp = {"command": shlex.join(["embodied-rl", "export", *argv]), "version": __version__}
     if any(path.is_dir() for path in command.recordings):
         return _of_run(command, command.out, stamp)
@@ -97,6 +95,7 @@ def run(command: ExportRecordingCommand, argv: list[str]) -> int:
     from embodied_rl.utils.console import LastingConsole
 
     console = LastingConsole()
+    try_output("--out", command.out)
     plan = ExportPlan(command.recordings, command.out, command.episodes, command.steps, command.image_size, stamp)
     with locked(command.out.with_name(command.out.name + ".lock"), f"exporting {command.out}"):
         done = export_recordings(plan, bilinear_pillow_padded, lambda line: console.print(line, soft_wrap=True))
@@ -114,6 +113,7 @@ def _of_run(command: ExportRecordingCommand, out: Path, stamp: dict[str, str]) -
         raise UserError("--episodes labelled is for recordings: of a run's episodes, give all or success")
     from embodied_rl.jobs.export_rollouts import export_rollouts
 
+    try_output("--out", out)
     with locked(out.with_name(out.name + ".lock"), f"exporting {out}"):
         count = export_rollouts(run, out, stamp, successes=command.episodes == "success")
     print(f"wrote {out}: {counted(count, 'episode')}")

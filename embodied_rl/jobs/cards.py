@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,6 @@ from embodied_rl.data.lerobot import fingerprint
 from embodied_rl.data.metadata import read_metadata, short_name
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.benchmark import Tally
-from embodied_rl.evaluation.evaluate import Score
 from embodied_rl.evaluation.overlap import TRAINED_STATES
 from embodied_rl.jobs.describe import eval_words, policy_words, run_words
 from embodied_rl.jobs.run_info import RUN_INFO
@@ -43,7 +42,7 @@ class CardEvaluation:
 
     Args:
         folder: its own, or that of the run that made it; the reports in it go along.
-        settings: what a score depends on, as the card's metadata have it.
+        settings: what the scores depend on, as the card's metadata have it.
         tasks: by name, with their suite.
         words: all that ran, by name.
     """
@@ -54,28 +53,6 @@ class CardEvaluation:
     overall: Tally
     tasks: Mapping[str, Tally]
     words: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCard:
-    """What the card of a policy is made from.
-
-    Args:
-        name: OWNER/NAME on the hub, or the folder's.
-        command: that exports.
-        license: as the hub names it; None where nobody says.
-        policy: as it was before the export.
-        provenance: what its checkpoint says of itself.
-        run: that trained it; None of one that lies elsewhere.
-    """
-
-    name: str
-    command: str
-    license: str | None
-    policy: PolicyInfo
-    provenance: Mapping[str, Any]
-    run: RunRecord | None
-    evaluations: Sequence[CardEvaluation]
 
 
 def run_of(source: Path) -> RunRecord | None:
@@ -120,82 +97,89 @@ def _evaluation(folder: Path, digest: str | None) -> CardEvaluation:
         raise UserError(f"--evaluations: {folder} is not the folder of a finished evaluation: it has no {path.name}.")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        version, scores = data["version"], {"": data["overall"], **data["tasks"]}
+        scores = {"": data["overall"], **data["tasks"]}
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is damaged, or of an earlier version ({error!r}): evaluate again.") from error
-    if version != VERSION:
-        raise UserError(f"{path} is of version {version}, and this embodied-rl reads {VERSION}: evaluate again.")
+        raise UserError(f"{path} is damaged ({error!r}): evaluate again.") from error
+    if data.get("version") != VERSION:
+        raise UserError(f"{path} is of another version than {VERSION}, which this embodied-rl reads: evaluate again.")
     known = {item.name: data[item.name] for item in fields(EvalInfo) if item.name in data}
     info = read_dataclass(EvalInfo, known, where="report", source=str(path))
     if info.policy.digest != digest:
-        raise UserError(
-            f"--evaluations: {folder} measured other weights (sha256 {info.policy.digest}) than these ({digest}): "
-            "name an evaluation of this checkpoint."
-        )
+        raise UserError(f"--evaluations: {folder} measured other weights than these: name one of this checkpoint.")
     tallies = {name: read_dataclass(Tally, item, where="scores", source=str(path)) for name, item in scores.items()}
     settings = {"protocol": info.protocol["name"], "physics_version": info.simulator.physics_version}
+    settings |= {name: list(getattr(info, name)) or None for name in ("deviations", "perturb")}
     return CardEvaluation(
         folder=folder,
         suite=info.suite,
-        settings=settings | {"states": info.states, "mode": info.mode, "perturb": list(info.perturb) or None},
+        settings=settings | {"states": info.states, "mode": info.mode},
         overall=tallies.pop(""),
         tasks=tallies,
         words=eval_words(info),
     )
 
 
-def write_model_card(out: Path, card: ModelCard) -> None:
-    """Write README.md into an exported policy's folder, and copies of the evaluations' reports beside it."""
+def write_model_card(
+    out: Path,
+    name: str,
+    command: str,
+    policy: PolicyInfo,
+    said: Mapping[str, Any],
+    run: RunRecord | None,
+    evaluations: Sequence[CardEvaluation],
+    license: str | None,
+) -> None:
+    """Write README.md into an exported policy's folder, and copies of the evaluations' reports beside it.
+
+    Args:
+        out: the folder.
+        name: OWNER/NAME on the hub, or the folder's.
+        command: that exported it.
+        policy: as it was before.
+        said: the provenance of its checkpoint.
+        run: that trained it; None of one that lies elsewhere.
+        evaluations: of these weights.
+        license: as the hub names it; None where nobody says.
+    """
     from huggingface_hub import ModelCardData
 
-    said, reports = card.provenance, list[list[Path]]()
-    for number, evaluation in enumerate(card.evaluations, 1):
-        place = Path("reports") / f"{number}-{evaluation.suite}"
-        (out / place).mkdir(parents=True)
+    reports = []
+    for number, evaluation in enumerate(evaluations, 1):
+        place = out / "reports" / f"{number}-{evaluation.suite}"
+        place.mkdir(parents=True)
         there = [name for name in _REPORTS if (evaluation.folder / name).is_file()]
-        reports.append([Path(shutil.copy(evaluation.folder / name, out / place)).relative_to(out) for name in there])
+        reports.append([Path(shutil.copy(evaluation.folder / name, place)).relative_to(out) for name in there])
     trained, data = said.get("offline", said).get("config", {}), _data(said)
     start = trained["policy"] if isinstance(trained.get("policy"), Mapping) else {"checkpoint": None}
     begins = str(start["checkpoint"] or said.get("checkpoint", {}).get("path", ""))
     front = ModelCardData(
-        license=card.license,
+        license=license,
         library_name=_LIBRARY,
         pipeline_tag=_ROBOTICS,
-        tags=[_ROBOTICS, _LIBRARY, card.policy.family],
+        tags=[_ROBOTICS, _LIBRARY, policy.family],
         base_model=repository_of(begins),
         datasets=[item["repository"] for item in data if item["repository"]] or None,
-        model_name=card.name.rpartition("/")[2] if card.evaluations else None,
-        eval_results=[result for each in card.evaluations for result in _results(each)] or None,
+        model_name=name.rpartition("/")[2] if evaluations else None,
+        eval_results=[result for each in evaluations for result in _results(each)] or None,
     )
+    session = run.sessions[-1] if run else None
+    tasks = session.task_names if isinstance(session, RunInfo) else said.get(TRAINED_STATES, ())
     weights = sorted(path for path in out.rglob("*") if path.suffix in (".safetensors", ".pt"))
     text = render(
         "model_card.md",
-        card=card,
         front=front.to_yaml(),
-        policy=policy_words(card.policy),
+        name=name,
+        policy=policy_words(policy),
+        digest=policy.digest,
         version=__version__,
-        made={
-            "suite": said.get("suite"),
-            "tasks": "; ".join(said.get("instructions") or map(sentence, _tasks(card))),
-            "protocol": trained.get("protocol"),
-            "physics version": said.get("era"),
-            "begins from": repository_of(begins) or Path(begins).name,
-            "seed": said.get("seed"),
-            "embodied-rl": said.get("version"),
-            "SHA-256 before the export": card.policy.digest,
-        },
-        commands=[each.command for each in card.run.sessions] if card.run else [said.get("command")],
+        evaluations=list(zip(evaluations, reports, strict=True)),
+        said={**said, "protocol": trained.get("protocol"), "begins": repository_of(begins) or Path(begins).name},
+        tasks="; ".join(said.get("instructions") or map(sentence, tasks)),
+        commands=[*([each.command for each in run.sessions] if run else [said.get("command")]), command],
         data=data,
         files={str(path.relative_to(out)): file_sha256(path) for path in weights},
-        reports=reports,
     )
     replace_text(out / CARD, text + "\n")
-
-
-def _tasks(card: ModelCard) -> Iterable[str]:
-    """Names of the tasks that it was trained on, as far as somebody says."""
-    session = card.run.sessions[-1] if card.run else None
-    return session.task_names if isinstance(session, RunInfo) else card.provenance.get(TRAINED_STATES, ())
 
 
 def _data(said: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -207,32 +191,19 @@ def _data(said: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [item | {"name": item["repository"] or Path(item["path"]).name} for item in found]
 
 
-def _results(evaluation: CardEvaluation) -> list[EvalResult]:
+def _results(evaluation: CardEvaluation) -> Iterator[EvalResult]:
     """The scores of all tasks together, as the hub's metadata have them; nothing where no episode was measured."""
     from huggingface_hub import EvalResult
 
-    once, at_end = evaluation.overall.once, evaluation.overall.at_end
-    scores = {"success_rate" if once.has_success else "mean_return": once, "success_rate_at_end": at_end}
-    return [
-        EvalResult(
-            task_type=_ROBOTICS,
-            dataset_type=evaluation.suite,
-            dataset_name=evaluation.suite,
-            metric_type=name,
-            metric_value=round(score.value, 4),
-            metric_args={
-                **evaluation.settings,
-                "episodes": score.episodes,
-                "interval_95": [round(end, 4) for end in _interval(score)],
-            },
-        )
-        for name, score in scores.items()
-        if score is not None and score.episodes
-    ]
-
-
-def _interval(score: Score) -> tuple[float, float]:
-    return (score.low, score.high) if score.has_success else score.return_interval
+    once, suite = evaluation.overall.once, evaluation.suite
+    scores = {"success_rate" if once.has_success else "mean_return": once}
+    scores |= {} if evaluation.overall.at_end is None else {"success_rate_at_end": evaluation.overall.at_end}
+    for name, score in scores.items():
+        ends = (score.low, score.high) if score.has_success else score.return_interval
+        found = {"episodes": score.episodes, "interval_95": [round(end, 4) for end in ends]}
+        if score.episodes:
+            value, args = round(score.value, 4), {**evaluation.settings, **found}
+            yield EvalResult(_ROBOTICS, suite, suite, name, value, metric_args=args)
 
 
 def write_dataset_card(folder: Path, name: str, license: str | None) -> str:
@@ -255,7 +226,6 @@ def write_dataset_card(folder: Path, name: str, license: str | None) -> str:
         tags=["LeRobot", _LIBRARY],
         configs=[{"config_name": "default", "data_files": "data/*/*.parquet"}],
     )
-    said = meta.info.get(NAMESPACE, {})
     if license and (folder / CARD).exists():
         raise UserError(f"{folder / CARD} stays as it is: name the license in it, and leave --license out.")
     if not (folder / CARD).exists():
@@ -263,18 +233,10 @@ def write_dataset_card(folder: Path, name: str, license: str | None) -> str:
             "dataset_card.md",
             front=front.to_yaml(),
             name=name,
-            about={
-                "robot": meta.info.get("robot_type"),
-                "episodes": len(meta.episodes),
-                "frames": sum(episode.length for episode in meta.episodes),
-                "frames a second": f"{meta.fps:g}",
-                "cameras": ", ".join(map(short_name, meta.cameras)),
-                **{word: said.get(word) for word in ("suite", "expert", "split", "keep")},
-                "physics version": said.get("era"),
-                "SHA-256": fingerprint(folder),
-            },
-            instructions=sorted({*meta.tasks.values()}),
-            command=said.get("command"),
+            meta=meta,
+            cameras=", ".join(map(short_name, meta.cameras)),
+            said=meta.info.get(NAMESPACE, {}),
+            sha256=fingerprint(folder),
         )
         replace_text(folder / CARD, text + "\n")
     return meta.info["codebase_version"]

@@ -11,15 +11,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
-from embodied_rl.telemetry.tables import (
-    cells,
-    change_cells,
-    figure,
-    interval_words,
-    lost_words,
-    stand_in_words,
-    what_counts,
-)
+from embodied_rl.telemetry.tables import cells, change_cells, figure, interval_words, lost_words, stand_in_words
 from embodied_rl.utils.output import replace_text
 from embodied_rl.utils.words import counted, sentence
 
@@ -71,7 +63,6 @@ _TEMPLATES.filters |= {
     "cells": cells,
     "change_cells": change_cells,
     "count": counted,
-    "counts": what_counts,
     "data_uri": data_uri,
     "figure": figure,
     "interval": interval_words,
