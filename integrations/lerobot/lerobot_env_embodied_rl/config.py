@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from lerobot.configs import FeatureType, PolicyFeature
-from lerobot.envs import EnvConfig
-from lerobot.utils.constants import ACTION, OBS_IMAGES, OBS_STATE
+from lerobot.configs import FeatureType, PolicyFeature  # type: ignore[import-not-found]
+from lerobot.envs import EnvConfig  # type: ignore[import-not-found]
+from lerobot.utils.constants import ACTION, OBS_IMAGES, OBS_STATE  # type: ignore[import-not-found]
 
 import embodied_rl as erl
 from embodied_rl.errors import UserError
@@ -19,6 +19,12 @@ from embodied_rl.vec_env import EnvInfo
 STATE = "agent_pos"
 """End-effector position (m, 3), its axis-angle (rad, 3), gripper finger positions (m, 2)."""
 STATE_DIM, ACTION_DIM, HZ = 8, 7, 20
+_ELSEWHERE = {
+    "image_size": "env.image_size",
+    "protocol": "env.protocol",
+    "tasks": "env.task_ids",
+    "num_envs": "eval.batch_size",
+}
 
 
 @EnvConfig.register_subclass("embodied_rl")
@@ -74,6 +80,8 @@ class EmbodiedRLEnv(EnvConfig):
         return {suite.strip(): self._suite(suite.strip(), n_envs) for suite in (self.task or "").split(",")}
 
     def _suite(self, suite: str, n_envs: int) -> dict[int, LeRobotVectorEnv]:
+        for name in _ELSEWHERE.keys() & self.options.keys():
+            raise UserError(f"env.options has '{name}': give it as --{_ELSEWHERE[name]}.")
         protocol = self.protocol or ("lerobot" if suite.startswith("libero_") else "native")
         opened = partial(erl.make_vec_env, suite, image_size=self.image_size, protocol=protocol, **self.options)
         with opened(num_envs=1) as probe:
@@ -93,10 +101,11 @@ class EmbodiedRLEnv(EnvConfig):
 
     def _check(self, info: EnvInfo) -> None:
         found = (len(info.cameras), info.proprio_dim, info.action_dim, info.control_hz)
-        if found != (len(CAMERAS), STATE_DIM, ACTION_DIM, HZ):
+        wanted = (len(CAMERAS), STATE_DIM, ACTION_DIM, HZ)
+        if found != wanted:
             raise UserError(
-                f"env.task '{info.suite}' is not of LIBERO's format: cameras, numbers of the robot and of an action, Hz "
-                f"are {found}, not {(len(CAMERAS), STATE_DIM, ACTION_DIM, HZ)}. Take a suite of LIBERO or tabletop."
+                f"env.task '{info.suite}': cameras, numbers of the robot's state and of an action, and Hz are {found}, "
+                f"and must be {wanted}, as in LIBERO's suites and the tabletop ones."
             )
         if self.fps != HZ:
             raise UserError(f"env.fps {self.fps}: suite '{info.suite}' has {HZ}; leave it out.")
