@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("embodied_rl", "sim", "policies", "configs", "benchmarks", "examples", "real_robot")
+FOLDERS = ("embodied_rl", "sim", "policies", "configs", "benchmarks", "examples", "integrations", "real_robot")
 
 
 def documents() -> list[Path]:

@@ -69,7 +69,7 @@ class GymnasiumEnv(gymnasium.Env[Parts, Array]):
 
     def step(self, action: Array) -> tuple[Parts, float, bool, bool, dict[str, Any]]:
         """Run one control step, float32 [A]."""
-        result = self._env.step([0], _actions(np.asarray(action)[None]))
+        result = self._env.step([0], one_step(np.asarray(action)[None]))
         failed = not self._look() or bool(result.failed[0])
         info = {**self._about, "is_success": bool(result.success[0]), "failed": failed}
         terminated, truncated = bool(result.terminated[0]) and not failed, bool(result.truncated[0])
@@ -145,7 +145,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[dict[str, Array], Array, Arr
         if mask.shape != (self.num_envs,):
             raise ValueError(f"reset_mask must be bool [{self.num_envs}], got {mask.shape}")
         which = np.flatnonzero(mask).tolist()
-        for env_id, number in zip(range(self.num_envs), _seeds(seed, self.num_envs), strict=True):
+        for env_id, number in zip(range(self.num_envs), seeds_of(seed, self.num_envs), strict=True):
             if number is not None and mask[env_id]:
                 self._randoms[env_id] = new_generator(number)[0]
                 self._episodes[env_id] = 0
@@ -158,7 +158,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv[dict[str, Array], Array, Arr
 
     def step(self, actions: Array) -> tuple[dict[str, Array], Array, Array, Array, dict[str, Any]]:
         """Run one control step in every env, float32 [N, A]."""
-        result = self._env.step(range(self.num_envs), _actions(np.asarray(actions))).to("cpu")
+        result = self._env.step(range(self.num_envs), one_step(np.asarray(actions))).to("cpu")
         failed = result.failed.numpy().copy()
         failed[self._look(range(self.num_envs))] = True
         terminated, truncated = result.terminated.numpy() & ~failed, result.truncated.numpy() | failed
@@ -281,7 +281,7 @@ def parts_of(observation: Observation) -> dict[str, Array]:
     return {name: part.cpu().numpy() for name, part in parts.items() if part is not None and part.numel()}
 
 
-def _actions(values: Array) -> torch.Tensor:
+def one_step(values: Array) -> torch.Tensor:
     """float32 [N, A] as [N, 1, A]."""
     return torch.from_numpy(np.ascontiguousarray(values, np.float32))[:, None]
 
@@ -296,7 +296,7 @@ def _checked(render_mode: str | None) -> str | None:
     return render_mode
 
 
-def _seeds(seed: int | Sequence[int | None] | None, count: int) -> Sequence[int | None]:
+def seeds_of(seed: int | Sequence[int | None] | None, count: int) -> Sequence[int | None]:
     """A seed for each env, as gymnasium's own vector environments share one out."""
     if seed is None:
         return [None] * count
