@@ -25,13 +25,17 @@ class ServedPolicy(PredictModelServer):
     Args:
         address: Of `embodied-rl serve`.
         token: Its token; None where it has none.
+        timeout: Seconds for a chunk; the evaluator waits for `server.timeout` of its config, 30 if that says nothing.
         options: vla-eval's own. chunk_size: how many actions of a chunk are executed, None for all of them.
             max_batch_size: how many shards are answered at the same time.
     """
 
-    def __init__(self, address: str = "ws://127.0.0.1:8001", *, token: str | None = None, **options: Any) -> None:
+    def __init__(
+        self, address: str = "ws://127.0.0.1:8001", *, token: str | None = None, timeout: float = 30.0, **options: Any
+    ) -> None:
         super().__init__(**options)
-        self._clients = [PolicyClient(address, None, token=token) for _ in range(self.max_batch_size)]
+        opened = (PolicyClient(address, None, token=token, timeout=timeout) for _ in range(self.max_batch_size))
+        self._clients = list(opened)
         self._threads = ThreadPoolExecutor(self.max_batch_size)
         self._policy = self._clients[0].metadata
         self.chunk_size = self.chunk_size or self._policy["chunk_len"]
