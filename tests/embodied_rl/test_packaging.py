@@ -35,6 +35,7 @@ DISTRIBUTIONS = {
     "rl_games": "rl-games",
     "rsl_rl": "rsl-rl-lib",
     "stable_baselines3": "stable-baselines3",
+    "vla_eval": "vla-eval",
     "rclpy": "ros-rclpy",
     "std_msgs": "ros-std-msgs",
     "sensor_msgs": "ros-sensor-msgs",
@@ -70,6 +71,7 @@ OPTIONAL = {
     "skrl": "skrl",
     "stable-baselines3": "sb3",
     "torchrl": "torchrl",
+    "vla-eval": "vla-eval",
     "ros-rclpy": "ros-test",
     "ros-std-msgs": "ros-test",
     "ros-sensor-msgs": "ros-test",
@@ -110,7 +112,8 @@ def test_every_import_of_the_tests_is_declared() -> None:
     declared = names(PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]) | set(OPTIONAL)
     # make_*.py made golden files, in environments of their own that they describe
     paths = sorted(path for path in (ROOT / "tests").rglob("*.py") if not path.name.startswith("make_"))
-    own = {"fake_line_simulator", "point_robot", "ppo_single_file", "wrapped_policy"}  # made by tests; examples
+    own = {"fake_line_simulator", "point_robot"}  # made by tests
+    own |= {"ppo_single_file", "wrapped_policy", "vla_eval_benchmark", "vla_eval_server"}  # examples
     apart = {"lerobot"}  # .ci/install-lerobot, which constraints do not go with
     found = third_party((str(path), path) for path in paths)
     assert {name: users for name, users in found.items() if name not in declared | own | apart} == {}
