@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
-from typing import Literal, get_args
+from dataclasses import asdict, dataclass
+from types import NoneType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.real_robot.core.executor import Overlap
-from embodied_rl.real_robot.ros2.messages import Kind, Maybe, MessageError, check, read
+from embodied_rl.real_robot.ros2.messages import Kind, Many, Maybe, MessageError, check, read
+
+Options = TypeVar("Options")
 
 Mode = Literal["live", "dry_run", "shadow"]
 REALTIME = "realtime"
@@ -21,7 +24,6 @@ PANEL = "deploy"
 """Name of the node of `embodied-rl deploy`."""
 SERVER_S = 5.0
 """How long a policy server that should be there is waited for."""
-_MAY_BE_NULL: dict[str, Kind] = {"token": str, "record": str, "resume_s": float}
 _WRITE_S, _NODES_S = 60.0, 20.0
 """The 128 MiB that may wait to be recorded, also on a slow disk; the nodes and their callbacks."""
 
@@ -88,16 +90,7 @@ class BridgeOptions:
         Raises:
             UserError: It is no JSON, or an option is unknown or cannot be what it says.
         """
-        known = {field.name: field.default for field in fields(cls)}
-        try:
-            values = read(text, {})
-            for name in values:
-                if name not in known:
-                    raise MessageError(f"{name:.40} is unknown.{suggest(name, known)}")
-            check(values, {name: _kind(name, known[name]) for name in values})
-        except MessageError as error:
-            raise UserError(f"the bridge's options: {error}") from error
-        options = cls(**values)
+        options = read_options(cls, text, "the bridge's options")
         for name, least, most in (("speed", 0.01, 1.0), ("requests", 1, 16), ("horizon", 1, 1000), ("port", 0, 65535)):
             if not least <= getattr(options, name) <= most:
                 raise UserError(f"the bridge's options: {name} must lie in {least:g} to {most:g}")
@@ -107,7 +100,34 @@ class BridgeOptions:
         return options
 
 
-def _kind(name: str, default: object) -> Kind:
-    if name in _MAY_BE_NULL:
-        return Maybe(_MAY_BE_NULL[name])
-    return str if isinstance(default, str) else type(default)
+def read_options(kind: type[Options], text: str, whose: str) -> Options:
+    """An options dataclass from a JSON text: what is left out has its default.
+
+    Args:
+        kind: Its class.
+        text: A mapping of names to values.
+        whose: For messages.
+
+    Raises:
+        UserError: It is no JSON, or an option is unknown or of another type.
+    """
+    hints = get_type_hints(kind)
+    try:
+        values = read(text, {})
+        for name in values:
+            if name not in hints:
+                raise MessageError(f"{name:.40} is unknown.{suggest(name, hints)}")
+        check(values, {name: _kind(hints[name]) for name in values})
+    except MessageError as error:
+        raise UserError(f"{whose}: {error}") from error
+    return kind(**values)
+
+
+def _kind(hint: Any) -> Kind:
+    if get_origin(hint) is Literal:
+        return str
+    if get_origin(hint) is tuple:
+        return Many(str)
+    if NoneType in get_args(hint):
+        return Maybe(_kind(get_args(hint)[0]))
+    return hint

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 
+from embodied_rl.real_robot.ros2.options import read_options
+
 TOPICS = {"episode": "/twin/episode", "state": "/twin/state", "faults": "/twin/faults", "person": "/twin/person"}
 """Beyond an arm's topics: which episode to begin, how it stands, which faults to inject, whether the scripted expert
 takes the arm over as a person would (all JSON in String)."""
@@ -50,6 +52,10 @@ class TwinOptions:
 
     @classmethod
     def from_json(cls, text: str) -> TwinOptions:
-        """What `to_json` wrote."""
-        options = cls(**json.loads(text))
+        """What `to_json` wrote, or a person: what is left out has its default.
+
+        Raises:
+            UserError: It is no JSON, or an option is unknown or of another type.
+        """
+        options = read_options(cls, text, "the twin's options")
         return replace(options, looks=tuple(options.looks))
