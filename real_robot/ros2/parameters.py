@@ -1,4 +1,4 @@
-"""A process' options as ROS parameters: given when it starts, read by whoever wants to know how it runs, set by nobody."""
+"""A process' options as ROS parameters: given when it starts, read by whoever wants to know them, set by nobody."""
 
 from __future__ import annotations
 

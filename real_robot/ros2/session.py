@@ -145,7 +145,9 @@ def _refused(node: Any, name: str) -> str:
     if node.get_parameter("use_sim_time").value:
         return _SIMULATED
     if node.get_name() != name:
-        return f"__node:={node.get_name()} would rename every node of this process: remove it, and a launch file's name="
+        return (
+            f"the rule __node:={node.get_name()} renames every node of this process: remove it (name= in a launch file)"
+        )
     return ""
 
 
