@@ -99,6 +99,8 @@ def load_ros_config(robot: str) -> RosConfig:
         UserError: One line with the file, the key and what to do.
     """
     file = read_yaml(robot_path(robot))
+    if not file.has("ros"):
+        raise file.wrong("ros", "missing, so the bridge knows no topics: copy the section of robots/generic.yaml")
     ros = file.section("ros")
     arm = ros.section("arm")
     base = ros.section("base_in_training")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from embodied_rl.errors import UserError
 from embodied_rl.real_robot.core.executor import Overlap
 from embodied_rl.real_robot.ros2.messages import MessageError, read
 from embodied_rl.utils.dataclass_io import read_dataclass
+
+Options = TypeVar("Options")
 
 Mode = Literal["live", "dry_run", "shadow"]
 REALTIME = "realtime"
@@ -88,14 +90,28 @@ class BridgeOptions:
         Raises:
             UserError: It is no JSON, or an option is unknown or cannot be what it says.
         """
-        try:
-            values = read(text, {})
-        except MessageError as error:
-            raise UserError(f"the bridge's options: {error}") from error
-        options = read_dataclass(cls, values, where="bridge", source="the bridge's options")
+        options = read_options(cls, text, "the bridge's options")
         for name, least, most in (("speed", 0.01, 1.0), ("requests", 1, 16), ("horizon", 1, 1000), ("port", 0, 65535)):
             if not least <= getattr(options, name) <= most:
                 raise UserError(f"the bridge's options: {name} must lie in {least:g} to {most:g}")
         if options.overlap not in (*Overlap, REALTIME):
             raise UserError(f"the bridge's options: overlap is one of {', '.join((*Overlap, REALTIME))}")
         return options
+
+
+def read_options(kind: type[Options], text: str, whose: str) -> Options:
+    """An options dataclass from a JSON text: what is left out has its default.
+
+    Args:
+        kind: Its class.
+        text: A mapping of names to values.
+        whose: For messages.
+
+    Raises:
+        UserError: It is no JSON, or an option is unknown or of another type.
+    """
+    try:
+        values = read(text, {})
+    except MessageError as error:
+        raise UserError(f"{whose}: {error}") from error
+    return read_dataclass(kind, values, where="options", source=whose)

@@ -32,13 +32,14 @@ class Session:
     """One node and the thread that runs its callbacks.
 
     Callbacks run one after the other in that thread; publishing is allowed from any. Nodes of `beside` have their own.
+    The parameters that the process was given for the node are declared as they are.
 
     Args:
         name: Of the node.
         managed: Whether the node has a lifecycle: `node.add_managed_entity` says what its transitions do.
 
     Raises:
-        UserError: rclpy cannot be imported.
+        UserError: rclpy cannot be imported, or the process was given simulated time or another name for the node.
 
     Example:
         >>> with Session("observer") as session:
@@ -60,11 +61,17 @@ class Session:
         self._gone = InvalidHandle
         self.context = rclpy.Context()
         rclpy.init(context=self.context, signal_handler_options=SignalHandlerOptions.NO)
-        self.node: Any = (LifecycleNode if managed else Node)(name, context=self.context)
+        self.node: Any = (LifecycleNode if managed else Node)(
+            name, context=self.context, automatically_declare_parameters_from_overrides=True
+        )
         self._main = self._spinning(self.node)
         self._beside: list[_Spinning] = []
         self.error: BaseException | None = None
         """What a callback raised: its thread has ended."""
+        if problem := _refused(self.node, name):
+            self.close()
+            raise UserError(problem)
+        self.node.add_on_set_parameters_callback(_keep_wall_time)
 
     def start(self) -> None:
         """Run callbacks from now on."""
@@ -127,3 +134,24 @@ class Session:
         except BaseException as error:
             self.error = error
             raise
+
+
+_SIMULATED = "use_sim_time is not supported: the clock of stamps is the computer's own; leave it false"
+
+
+def _refused(node: Any, name: str) -> str:
+    """Why a node cannot be what the process' arguments made of it; empty where it can."""
+    if node.get_parameter("use_sim_time").value:
+        return _SIMULATED
+    if node.get_name() != name:
+        return (
+            f"the rule __node:={node.get_name()} renames every node of this process: remove it (name= in a launch file)"
+        )
+    return ""
+
+
+def _keep_wall_time(parameters: list[Any]) -> Any:
+    from rcl_interfaces.msg import SetParametersResult
+
+    simulated = any(one.name == "use_sim_time" and one.value for one in parameters)
+    return SetParametersResult(successful=not simulated, reason=_SIMULATED if simulated else "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from embodied_rl.utils.dataclass_io import read_dataclass
+from embodied_rl.real_robot.ros2.options import read_options
 
 TOPICS = {"episode": "/twin/episode", "state": "/twin/state", "faults": "/twin/faults", "person": "/twin/person"}
 """Beyond an arm's topics: which episode to begin, how it stands, which faults to inject, whether the scripted expert
@@ -52,5 +52,9 @@ class TwinOptions:
 
     @classmethod
     def from_json(cls, text: str) -> TwinOptions:
-        """What `to_json` wrote."""
-        return read_dataclass(cls, json.loads(text), where="twin", source="the twin's options")
+        """What `to_json` wrote, or a person: what is left out has its default.
+
+        Raises:
+            UserError: It is no JSON, or an option is unknown or of another type.
+        """
+        return read_options(cls, text, "the twin's options")

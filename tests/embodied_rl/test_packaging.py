@@ -28,6 +28,7 @@ DISTRIBUTIONS = {
     "llvmlite": "numba",
     "markupsafe": "jinja2",
     "huggingface_hub": "huggingface-hub",
+    "catkin_pkg": "catkin-pkg",
     "mani_skill": "mani-skill",
     "sapien": "mani-skill",  # which brings it
     "mujoco_warp": "mujoco-warp",

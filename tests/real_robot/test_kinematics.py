@@ -73,3 +73,17 @@ def test_joints_turn_about_any_axis(axis: tuple[float, ...]) -> None:
         position, found = Chain([Origin((0, 0, 1))] * 2, [axis, axis], tip).pose(np.array([angle, 0.0]))
         np.testing.assert_allclose(found, rotation, atol=1e-12)
         np.testing.assert_allclose(position, up + rotation @ (up + arm), atol=1e-12)
+
+
+# MuJoCo 4.0.0 on SO-ARM100's Simulation/SO101/so101_new_calib.xml: its site gripperframe.
+@pytest.mark.parametrize(
+    ("angles", "position"),
+    [
+        ([0.0, 0.0, 0.0, 0.0, 0.0], [0.39136, -0.00001, 0.22647]),
+        ([0.5177, -0.7898, -1.524, -1.5742, 1.7795], [-0.17436, 0.11227, 0.20237]),
+        ([1.5601, 0.3658, 0.7619, 0.142, 2.4525], [0.03578, -0.21232, -0.05823]),
+        ([-1.2259, 1.2459, 0.1377, -0.6522, -0.3785], [0.13411, 0.27378, -0.11735]),
+    ],
+)
+def test_so101s_kinematics_are_those_of_its_model(angles: list[float], position: list[float]) -> None:
+    np.testing.assert_allclose(load_robot("so101").chain.position(np.array(angles)), position, atol=2e-4)

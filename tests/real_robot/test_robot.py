@@ -114,8 +114,8 @@ def test_an_unknown_key_of_any_section_is_refused_by_name(tmp_path: Path, old: s
         load_robot(str(file))
 
 
-def test_there_are_three_arms_and_a_twin() -> None:
-    assert SHIPPED == ["fr3", "generic", "twin", "ur5e"]
+def test_there_are_four_arms_and_a_twin() -> None:
+    assert SHIPPED == ["fr3", "generic", "so101", "twin", "ur5e"]
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,17 @@ from embodied_rl.real_robot.ros2.config import load_ros_config
 from embodied_rl.real_robot.ros2.limits_table import limits_table
 
 
-@pytest.mark.parametrize("robot", sorted(path.stem for path in ROBOTS.glob("*.yaml")))
+@pytest.mark.parametrize("robot", ["fr3", "generic", "twin", "ur5e"])
 def test_shipped_arms_have_topics(robot: str) -> None:
     config = load_ros_config(robot)
     assert config.arm.topic.startswith("/")
     assert len(config.cameras) == 2
     assert config.has_button == (robot != "twin"), "a real arm's button must be heard"
+
+
+def test_an_arm_without_topics_is_refused_in_a_line_that_says_what_to_do() -> None:
+    with pytest.raises(UserError, match=r"so101\.yaml: ros: missing, .* copy the section of robots/generic\.yaml"):
+        load_ros_config("so101")
 
 
 def test_a_button_is_there_unless_the_file_says_otherwise(tmp_path: Path) -> None:
