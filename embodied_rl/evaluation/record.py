@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import torch
 
-from embodied_rl.errors import UserError
+from embodied_rl.evaluation.stepped import SteppedEpisode
 from embodied_rl.policy import ActMode, Policy
 from embodied_rl.rng import DecisionRng
 from embodied_rl.rollout.isolation import IsolatedVecEnv
@@ -38,41 +37,17 @@ def record_episode(
         SimulatorFailed: if the simulator does.
         UserError: if an action is not finite.
     """
-    env = IsolatedVecEnv(env)
-    env.reset([0], [spec])
-    write(_frame(env, cameras, size))
-    outcome, reached = EpisodeResult(spec, False, False, False, 0.0, 0, 0), False
-    obs = env.new_observation(1)
-    while not (outcome.terminated or outcome.truncated):
-        _observe(env, obs, spec)
-        rng = DecisionRng(np.array([spec.seed]), np.array([outcome.num_decisions]))
-        chunk = policy.act(obs, rng, mode).actions
-        if not torch.isfinite(chunk).all():
-            raise UserError(
-                f"task '{spec.task}', initial state {spec.init_state}, got actions that are not finite from the policy."
-            )
-        outcome.num_decisions += 1
-        for step in range(chunk.shape[1]):
-            result = env.step([0], chunk[:, step : step + 1])
-            if result.failed[0]:
-                raise SimulatorFailed(f"the simulator failed in task '{spec.task}', initial state {spec.init_state}.")
-            write(_frame(env, cameras, size))
-            outcome.human_steps += int(result.human[0])
-            reached |= bool(result.success[0])
-            outcome.terminated = bool(result.terminated[0])
-            outcome.truncated = bool(result.truncated[0]) and not outcome.terminated
-            outcome.reward += float(result.reward.sum())
-            outcome.num_steps += 1
-            if outcome.terminated or outcome.truncated:
-                break
-    helped = outcome.human_steps > 0
-    outcome.success, outcome.helped_success = reached and not helped, reached and helped
-    return outcome
+    episode = SteppedEpisode(env, policy, spec, mode)
+    write(_frame(episode, cameras, size))
+    while not episode.over:
+        episode.step()
+        write(_frame(episode, cameras, size))
+    return episode.result
 
 
-def _frame(env: VecEnv, cameras: Sequence[str], size: int) -> Array:
-    """Env 0 from every camera, uint8 [size, V * size, 3]."""
-    return np.concatenate([env.frame(0, camera, size) for camera in cameras], axis=1)
+def _frame(episode: SteppedEpisode, cameras: Sequence[str], size: int) -> Array:
+    """The episode from every camera, uint8 [size, V * size, 3]."""
+    return np.concatenate([episode.frame(camera, size) for camera in cameras], axis=1)
 
 
 def _observe(env: VecEnv, obs: Observation, spec: EpisodeSpec) -> None:
