@@ -42,6 +42,8 @@ def run(benchmark: str, command: BenchmarkCommand, address: Address) -> None:
     horizons = {task.name: plan.protocol.horizon(task) for task in plan.tasks.scenes}
     with evaluation_env(plan, ready.policy, ready.renderer) as env:
         viewer = Viewer(env, ready.policy, plan.specs, command.mode)
+        viewer.step()  # what is compiled at the first step keeps nobody waiting at the page
+        viewer.reset()
         page = page_class(viewer, address.host, port, env.info.cameras, horizons)
         try:
             console.say(f"ready: {page.url}  (Ctrl-C ends it)")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import queue
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import trimesh
@@ -19,29 +21,32 @@ from embodied_rl.jobs.viewer import GRIPPER, Viewer
 from embodied_rl.real_robot.deploy.keys import KEYS
 from embodied_rl.sim.render.mesh.pack import OPAQUE
 from embodied_rl.sim.render.mesh.parts import Part
-from embodied_rl.utils.words import sentence
-
-if TYPE_CHECKING:
-    from embodied_rl.types import EpisodeSpec
 
 Ask = Callable[[Viewer], None]
-SERVICES: dict[str, Ask] = {"hold": Viewer.pause, "resume": Viewer.play, "release": Viewer.release}
-"""What the keys of a real arm (`deploy`) do here, by the bridge's services."""
-MOVES: dict[str, tuple[str, tuple[float, ...]]] = {
-    "8": ("away from the base", (1, 0, 0, 0, 0, 0)),
-    "2": ("towards the base", (-1, 0, 0, 0, 0, 0)),
-    "4": ("left", (0, 1, 0, 0, 0, 0)),
-    "6": ("right", (0, -1, 0, 0, 0, 0)),
-    "9": ("up", (0, 0, 1, 0, 0, 0)),
-    "3": ("down", (0, 0, -1, 0, 0, 0)),
+MOVES = {
+    "8": ("away from the base", (1.0, 0, 0, 0, 0, 0)),
+    "2": ("towards the base", (-1.0, 0, 0, 0, 0, 0)),
+    "4": ("left", (0, 1.0, 0, 0, 0, 0)),
+    "6": ("right", (0, -1.0, 0, 0, 0, 0)),
+    "9": ("up", (0, 0, 1.0, 0, 0, 0)),
+    "3": ("down", (0, 0, -1.0, 0, 0, 0)),
     "7": ("turn left", (0, 0, 0, 0, 0, 0.5)),
     "1": ("turn right", (0, 0, 0, 0, 0, -0.5)),
+    "5": ("open or close the fingers", (0.0,) * 6),
 }
 """Keys that move the hand, as on a numeric keypad; left and right as seen from the base."""
 FINGERS = "5"
+SERVICES: dict[str, Ask] = {
+    "hold": partial(Viewer.play, goes_on=False),
+    "resume": Viewer.play,
+    "release": Viewer.release,
+}
+"""What keys of a real arm (`deploy`) do here, by the bridge's services."""
 _WAITING = 2
-"""Keys that wait: a key that is held repeats faster than a slow simulator steps, and must not go on afterwards."""
+"""Keys that wait: one that is held repeats faster than a slow simulator steps, and must not go on afterwards."""
 _CLOSING, _OPENING = (255, 120, 0), (0, 120, 255)
+_BEHIND = 1.2
+"""Metres from the page's first view to the point that it turns around."""
 
 
 class Page:
@@ -60,21 +65,23 @@ class Page:
     def __init__(
         self, viewer: Viewer, host: str, port: int, cameras: Sequence[str], horizons: Mapping[str, int]
     ) -> None:
-        self._server = _LocalServer(host, port, label="embodied-rl", verbose=False)
+        with redirect_stdout(io.StringIO()):  # viser's own banner
+            self._server = _LocalServer(host, port, label="embodied-rl", verbose=False)
         if self._server.get_port() != port:  # viser takes the next free one
             self.close()
             raise UserError(f"cannot listen at {host}, port {port}: name another --port.")
+        self.url = f"http://{'127.0.0.1' if host == '0.0.0.0' else f'[{host}]' if ':' in host else host}:{port}"
+        self.bodies: dict[int, viser.FrameHandle] = {}
+        self.parts: list[tuple[Part, viser.GlbHandle]] = []
+        self._asked, self._horizons = queue.SimpleQueue[Ask](), horizons
+        self._scene, self._drawn = self._server.scene.add_frame("/scene", show_axes=False), ""
         self._server.gui.configure_theme(show_share_button=False, show_logo=False)
-        shown = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{port}"
-        self._asked = queue.SimpleQueue[Ask]()
-        self._horizons = horizons
-        self._bodies: dict[int, viser.FrameHandle] = {}
-        self._lamps: list[tuple[int, viser.GlbHandle]] = []
-        self._scene = self._server.scene.add_frame("/scene", show_axes=False)
-        self._drawn: str | None = None
         self._make_controls(viewer, cameras)
-        self._make_keys()
+        for key, (name, delta) in MOVES.items():
+            self._key(key, f"move: {name}", partial(Viewer.move, delta=delta, toggle=key == FINGERS))
+        for key, service in KEYS.items():
+            if service in SERVICES:
+                self._key(key.upper(), service, SERVICES[service])
 
     @property
     def speed(self) -> float:
@@ -90,7 +97,8 @@ class Page:
 
     def close(self) -> None:
         """Stop listening."""
-        self._server.stop()
+        with redirect_stdout(io.StringIO()):
+            self._server.stop()
 
     def show(self, viewer: Viewer) -> None:
         """Bring the page up to what `viewer` is now."""
@@ -98,12 +106,13 @@ class Page:
             if self._drawn != viewer.spec.task:
                 self._draw(viewer)
             positions, quaternions = viewer.poses()
-            for body, frame in self._bodies.items():
+            for body, frame in self.bodies.items():
                 if (frame.position != positions[body]).any() or (frame.wxyz != quaternions[body]).any():
                     frame.position, frame.wxyz = positions[body], quaternions[body]
-            lit = viewer.lit() if self._lamps else ()
-            for group, lamp in self._lamps:
-                lamp.visible = group in lit
+            lit = viewer.lit()
+            for part, mesh in self.parts:
+                if part.group >= 0:
+                    mesh.visible = part.group in lit
             self._show_path(viewer)
             for picture, image in zip(self._pictures, viewer.episode.observation.images[0], strict=True):
                 picture.image = image.cpu().numpy()
@@ -115,37 +124,27 @@ class Page:
     def _make_controls(self, viewer: Viewer, cameras: Sequence[str]) -> None:
         gui = self._server.gui
         self._status = gui.add_markdown("")
-        names = list(viewer.tasks)
-        task = gui.add_dropdown("task", names, sentence(viewer.spec.task))
-        state = gui.add_dropdown("initial state", _states(viewer.tasks[task.value]))
-        task.on_update(lambda _: self._choose_task(viewer.tasks[task.value], state))
-        state.on_update(lambda _: self._asked.put(partial(_choose, label=task.value, state=state.value)))
-        self._play, self._step = gui.add_button("Play"), gui.add_button("Step")
-        self._play.on_click(lambda _: self._asked.put(_toggle))
-        self._step.on_click(lambda _: self._asked.put(_one_step))
-        gui.add_button("Reset").on_click(lambda _: self._asked.put(Viewer.reset))
+        task = gui.add_dropdown("task", list(viewer.tasks))
+        task.on_update(lambda _: self._asked.put(partial(Viewer.choose, task=task.value)))
+        self._play = self._button("Play", lambda viewer: viewer.play(not viewer.playing))
+        self._step = self._button("Step", _one_step)
+        self._button("Reset", Viewer.reset)
+        self._button("Next initial state", partial(Viewer.reset, further=1))
         self._speed = gui.add_slider("speed", min=0.1, max=4.0, step=0.1, initial_value=1.0)
         with gui.add_folder("What the policy sees"):
             self._pictures = [
                 gui.add_image(np.zeros((8, 8, 3), np.uint8), label=name, format="png") for name in cameras
             ]
         with gui.add_folder("By hand"):
-            gui.add_markdown(_help())
-            self._release = gui.add_button("Give the arm back", disabled=True)
-            self._release.on_click(lambda _: self._asked.put(Viewer.release))
+            keys = [f"**{key}** {name}" for key, (name, _) in MOVES.items()]
+            keys += [f"**{key.upper()}** {service}" for key, service in KEYS.items() if service in SERVICES]
+            gui.add_markdown(f"A digit takes the arm over, and is one control step. {', '.join(keys)}.")
+            self._release = self._button("Give the arm back", Viewer.release)
 
-    def _choose_task(self, specs: Sequence[EpisodeSpec], state: Any) -> None:
-        """The other task's states, the first of which is begun."""
-        state.options = _states(specs)
-        self._asked.put(partial(Viewer.choose, spec=specs[0]))
-
-    def _make_keys(self) -> None:
-        for key, (name, delta) in MOVES.items():
-            self._key(key, f"move: {name}", partial(Viewer.move, delta=np.array(delta)))
-        self._key(FINGERS, "open or close the fingers", partial(Viewer.move, delta=np.zeros(6), toggle=True))
-        for key, service in KEYS.items():
-            if service in SERVICES:
-                self._key(key.upper(), service, SERVICES[service])
+    def _button(self, label: str, ask: Ask) -> viser.GuiButtonHandle:
+        button = self._server.gui.add_button(label)
+        button.on_click(lambda _: self._asked.put(ask))
+        return button
 
     def _key(self, key: Any, label: str, ask: Ask) -> None:
         def pressed(_: object) -> None:
@@ -158,43 +157,37 @@ class Page:
         """Take the last scene away, and draw the task's own."""
         scene = self._server.scene
         self._scene.remove()
-        self._scene, self._bodies, self._lamps = scene.add_frame("/scene", show_axes=False), {}, []
-        positions, quaternions = viewer.poses()
+        self._scene, self._drawn = scene.add_frame("/scene", show_axes=False), viewer.spec.task
+        self.bodies, self.parts = {}, []
         for number, part in enumerate(viewer.parts()):
             name = f"/scene/{part.body}"
-            if part.body not in self._bodies:
-                place = {"position": positions[part.body], "wxyz": quaternions[part.body]}
-                self._bodies[part.body] = scene.add_frame(name, show_axes=False, **place)
+            if part.body not in self.bodies:
+                self.bodies[part.body] = scene.add_frame(name, show_axes=False)
             turn = viser.transforms.SO3.from_matrix(part.rotation).wxyz
             mesh = scene.add_mesh_trimesh(f"{name}/{number}", triangles(part), wxyz=turn, position=part.position)
-            if part.group >= 0:
-                self._lamps.append((part.group, mesh))
-        camera = self._server.initial_camera
-        camera.position, camera.look_at = viewer.camera()
-        self._drawn = viewer.spec.task
+            self.parts.append((part, mesh))
+        hand = viewer.path()[0]
+        self._server.initial_camera.look_at = hand
+        self._server.initial_camera.position = hand + np.array([_BEHIND, 0, _BEHIND / 2])
 
     def _show_path(self, viewer: Viewer) -> None:
-        chunk, points = viewer.episode.chunk.cpu().numpy(), viewer.path()
-        grip = np.where(chunk[:, GRIPPER, None] > 0, _CLOSING, _OPENING).astype(np.uint8)
-        segments, colors = np.stack([points[:-1], points[1:]], axis=1), np.stack([grip, grip], axis=1)
-        visible = len(chunk) > 0 and not viewer.over
-        self._server.scene.add_line_segments(
-            "/path", segments if visible else np.zeros((1, 2, 3)), colors if visible else np.zeros((1, 2, 3), np.uint8),
-            thickness=0.004, visible=visible,
-        )  # fmt: skip
+        points, closes = viewer.path(), viewer.episode.chunk.cpu().numpy()[:, GRIPPER, None] > 0
+        ends = np.stack([points[:-1], points[1:]], axis=1)
+        color = np.where(closes, _CLOSING, _OPENING).astype(np.uint8)
+        if len(ends) and not viewer.over:
+            self._server.scene.add_line_segments("/path", ends, np.stack([color, color], axis=1), thickness=0.004)
+        else:
+            self._server.scene.remove_by_name("/path")
 
     def _words(self, viewer: Viewer) -> str:
         result, spec = viewer.episode.result, viewer.spec
-        who = "you move the arm" if viewer.by_hand else "playing" if viewer.playing else "standing still"
+        state = "you move the arm" if viewer.by_hand else "playing" if viewer.playing else "standing still"
         if viewer.over:
-            won = "success, with your help" if result.helped_success else "success" if result.success else "failure"
-            who = viewer.problem or won
-        lines = (
-            f"**{viewer.episode.observation.instruction[0]}**",
-            f"control step {result.num_steps} of {self._horizons[spec.task]}, decision {result.num_decisions}",
-            who,
-        )
-        return "\n\n".join(lines)
+            won = "success, with a person's help" if result.helped_success else "failure"
+            state = viewer.problem or ("success" if result.success else won)
+        steps = f"control step {result.num_steps} of {self._horizons[spec.task]}, decision {result.num_decisions}"
+        words = viewer.episode.observation.instruction[0]
+        return f"**{words}**\n\ninitial state {spec.init_state}, {steps}\n\n{state}"
 
 
 class _LocalServer(viser.ViserServer):
@@ -206,45 +199,23 @@ class _LocalServer(viser.ViserServer):
 
 
 def triangles(part: Part) -> trimesh.Trimesh:
-    """`part` as a viewer of glTF draws it, whose colours are linear."""
-    red, green, blue, alpha = part.color
-    coords = None if part.coords is None else part.coords * (1, -1) + (0, 1)  # trimesh counts rows from below
+    """`part` in glTF's terms: colours are linear, and a roughness that does not shine."""
+    *shown, alpha = part.color
     material = PBRMaterial(
-        baseColorFactor=[*(channel**2.2 for channel in (red, green, blue)), alpha],
+        baseColorFactor=[*(channel**2.2 for channel in shown), alpha],
         baseColorTexture=None if part.texture is None else Image.fromarray(part.texture),
         metallicFactor=0.0,
         roughnessFactor=0.8,
         doubleSided=True,
         alphaMode="OPAQUE" if alpha >= OPAQUE else "BLEND",
     )
+    coords = (
+        None if part.coords is None else part.coords * (1, -1) + (0, 1)
+    )  # trimesh counts a texture's rows from below
     visual = TextureVisuals(uv=coords, material=material)
     return trimesh.Trimesh(part.points, part.faces, vertex_normals=part.normals, visual=visual, process=False)
 
 
-def _states(specs: Sequence[EpisodeSpec]) -> list[str]:
-    return [str(spec.init_state) for spec in specs]
-
-
-def _choose(viewer: Viewer, label: str, state: str) -> None:
-    viewer.choose(next(spec for spec in viewer.tasks[label] if str(spec.init_state) == state))
-
-
-def _toggle(viewer: Viewer) -> None:
-    if viewer.playing:
-        viewer.pause()
-    else:
-        viewer.play()
-
-
 def _one_step(viewer: Viewer) -> None:
-    viewer.pause()
+    viewer.play(False)
     viewer.step()
-
-
-def _help() -> str:
-    """The keys, in words."""
-    rows = [f"**{key}** {name}" for key, (name, _) in MOVES.items()]
-    rows += [f"**{FINGERS}** open or close the fingers"]
-    rows += [f"**{key.upper()}** {service}" for key, service in KEYS.items() if service in SERVICES]
-    first = "Each of these keys takes the arm over, and is one control step:"
-    return f"{first}\n\n{', '.join(rows)}.\n\nThe line is where the hand goes in this chunk: orange closes the fingers."

@@ -14,7 +14,6 @@ from embodied_rl.real_robot.core.cartesian import ControlLaw, PoseReference
 from embodied_rl.sim.mujoco.env import GRIP_SITE
 from embodied_rl.sim.mujoco.indicators import FIRST_GROUP, compile_switches, lit_groups
 from embodied_rl.sim.render.mesh.parts import Part, drawn_parts
-from embodied_rl.sim.render.scene import camera_index, camera_pose
 from embodied_rl.types import Array, EpisodeSpec
 from embodied_rl.utils.words import sentence
 from embodied_rl.vec_env import SimulatorFailed
@@ -26,19 +25,19 @@ GRIPPER = 6
 class Viewer:
     """One episode at a time, which plays, is stepped, or is moved by hand.
 
-    Nothing runs by itself: `step` is called as long as it is `playing`. Where the simulator fails, `problem` says so
-    and the episode is over.
+    Nothing runs by itself: `step` is to be called as long as it is `playing`. Where the simulator fails, `problem` says
+    so, and the episode is over.
 
     Args:
         env: Of MuJoCo's scenes, one env.
         policy: That acts.
-        specs: The episodes that there are to choose from, those of an evaluation.
-        mode: How it acts.
+        specs: The episodes of an evaluation.
+        mode: How the policy acts.
 
     Example:
         >>> viewer = Viewer(env, policy, plan.specs, "greedy")
         >>> viewer.step()
-        >>> viewer.move(np.array([0, 0, 1, 0, 0, 0]))  # a person lifts the hand
+        >>> viewer.move((0, 0, 1, 0, 0, 0))  # a person lifts the hand
         >>> viewer.release()
     """
 
@@ -47,63 +46,57 @@ class Viewer:
         self.tasks: dict[str, list[EpisodeSpec]] = {}
         for spec in specs:
             self.tasks.setdefault(sentence(spec.task), []).append(spec)
-        self.choose(specs[0])
+        self.choose(next(iter(self.tasks)))
 
     @property
     def over(self) -> bool:
         """Whether only another episode can go on."""
         return self.episode.over or bool(self.problem)
 
-    def choose(self, spec: EpisodeSpec) -> None:
-        """Begin `spec`, and stand still."""
-        self.spec, self.playing, self.by_hand, self.problem = spec, False, False, ""
-        self.grip = -1.0
-        self.episode = SteppedEpisode(self._env, self._policy, spec, self._mode)
-        self._ask(self.episode.decide)
+    def choose(self, task: str, place: int = 0) -> None:
+        """Begin an episode of a task, which is named by its sentence, and stand still."""
+        specs = self.tasks[task]
+        self.place = place % len(specs)
+        self.spec, self.playing, self.by_hand, self.problem, self.grip = specs[self.place], False, False, "", -1.0
+        self.episode = SteppedEpisode(self._env, self._policy, self.spec, self._mode)
+        self._try(self.episode.decide)
 
-    def reset(self) -> None:
-        """Begin the same episode again."""
-        self.choose(self.spec)
+    def reset(self, further: int = 0) -> None:
+        """Begin the same episode again, or that of the `further` next initial state of the task."""
+        self.choose(sentence(self.spec.task), self.place + further)
 
-    def play(self) -> None:
-        """Let the policy go on, unless a person moves the arm."""
-        self.playing = not (self.over or self.by_hand)
-
-    def pause(self) -> None:
-        """Stand still."""
-        self.playing = False
+    def play(self, goes_on: bool = True) -> None:
+        """Let the policy go on, unless a person moves the arm; or stand still."""
+        self.playing = goes_on and not (self.over or self.by_hand)
 
     def step(self) -> None:
         """Run a control step of the policy; none where the episode is over, or a person moves the arm."""
-        if self.over or self.by_hand:
-            self.playing = False
-            return
-        self.grip = float(np.sign(float(self.episode.chunk[0, GRIPPER])))
-        self._ask(self.episode.step)
-        if not self.over and not len(self.episode.chunk):
-            self._ask(self.episode.decide)
-        self.playing &= not self.over
+        if not (self.over or self.by_hand):
+            self.grip = float(self.episode.chunk[0, GRIPPER].sign())
+            self._try(self.episode.step)
+            if not self.over and not len(self.episode.chunk):
+                self._try(self.episode.decide)
+        self.play(self.playing)
 
-    def move(self, delta: Array, *, toggle: bool = False) -> None:
-        """Take the arm over, if need be, and run one control step.
+    def move(self, delta: Sequence[float], toggle: bool = False) -> None:
+        """Take the arm over, if need be, and run one control step; none where the episode is over.
 
         Args:
-            delta: [6], in [-1, 1]: the hand's way and turn, as a policy's action.
+            delta: [6], in [-1, 1]: the hand's way and turn, as of a policy's action.
             toggle: Whether the fingers change their way.
         """
         if self.over:
             return
         self.playing, self.by_hand = False, True
         self.grip = (-self.grip or 1.0) if toggle else self.grip
-        action = torch.tensor([*delta.tolist(), self.grip], dtype=torch.float32)
-        self._ask(lambda: self.episode.step(action))
+        self._try(lambda: self.episode.step(torch.tensor([*delta, self.grip])))
         if not self.over:
-            self._ask(self.episode.look)
+            self._try(self.episode.look)
 
     def release(self) -> None:
         """Give the arm back: the policy decides anew, from what it sees now."""
         if self.by_hand and not self.over:
-            self._ask(self.episode.decide)
+            self._try(self.episode.decide)
         self.by_hand = False
 
     def poses(self) -> tuple[Array, Array]:
@@ -112,9 +105,9 @@ class Viewer:
         return data.xpos.copy(), data.xquat.copy()
 
     def path(self) -> Array:
-        """Where the hand goes in the rest of the chunk, float64 [k + 1, 3], m: its grip site now and after each step.
+        """Where the hand's grip site goes in the rest of the chunk, float64 [k + 1, 3], m: now, and after each step.
 
-        It is what training's controller does to a hand that nothing stands in the way of.
+        It is what training's controller makes of the actions where nothing stands in the way.
         """
         env = self._env.mujoco.single_env(0)[1]
         law, site = ControlLaw(), env.data.site(GRIP_SITE)
@@ -136,15 +129,7 @@ class Viewer:
         task, env = self._env.mujoco.single_env(0)
         return lit_groups(compile_switches(task.indicators, env.model), env.data.qpos)
 
-    def camera(self) -> tuple[Array, Array]:
-        """Where the first camera is, and the point before it that is as far away as the hand: [3] each, m."""
-        env = self._env.mujoco.single_env(0)[1]
-        index = camera_index(env.model, self._env.info.cameras[0])
-        at, axes = camera_pose(env.model, index, env.data.xpos, env.data.xmat)
-        far = float(np.linalg.norm(env.data.site(GRIP_SITE).xpos - at))
-        return at, at - far * axes[:, 2]
-
-    def _ask(self, call: Callable[[], None]) -> None:
+    def _try(self, call: Callable[[], None]) -> None:
         try:
             call()
         except SimulatorFailed as error:
