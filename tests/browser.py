@@ -1,16 +1,22 @@
-"""A page in headless Chromium, for tests that look at it and use it as a person does."""
+"""A page in headless Chromium, for tests that look at it and use it as a person does.
+
+`python -m tests.browser ADDRESS FILE.jpg` writes a picture of one that draws with WebGL, after some seconds.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import subprocess
+import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 BROWSER = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
@@ -39,6 +45,10 @@ class Tab:
     def value(self, code: str) -> Any:
         return self.ask("Runtime.evaluate", expression=code, returnByValue=True)["result"].get("value")
 
+    def picture(self, kind: Literal["png", "jpeg"] = "png") -> bytes:
+        """What it shows, as a file."""
+        return base64.b64decode(self.ask("Page.captureScreenshot", format=kind)["data"])
+
     def press(self, key: str) -> None:
         """'Tab', 'Enter', or a digit."""
         code = {"Tab": 9, "Enter": 13}.get(key) or ord(key)
@@ -64,6 +74,7 @@ def opened(address: str, profile: Path, *, gl: bool = False) -> Iterator[Tab]:
     from websockets.sync.client import connect
 
     flags = ["--headless=new", "--no-sandbox", "--remote-debugging-port=0", f"--user-data-dir={profile}"]
+    flags += ["--window-size=1200,900"]
     flags += _SOFTWARE_GL if gl else ["--disable-gpu"]
     browser = subprocess.Popen([BROWSER, *flags, address], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -85,3 +96,15 @@ def opened(address: str, profile: Path, *, gl: bool = False) -> Iterator[Tab]:
 def _pages(port: str) -> list[str]:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/json") as answer:
         return [page["webSocketDebuggerUrl"] for page in json.load(answer) if page["type"] == "page"]
+
+
+def main(address: str, file: str) -> None:
+    with tempfile.TemporaryDirectory() as profile, opened(address, Path(profile), gl=True) as tab:
+        time.sleep(20)
+        tab.value("document.querySelector('[class*=Notification] button')?.click()")  # that it is drawn in software
+        time.sleep(2)
+        Path(file).write_bytes(tab.picture("jpeg"))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -33,7 +33,8 @@ class SteppedEpisode:
     """
 
     def __init__(self, env: VecEnv, policy: Policy, spec: EpisodeSpec, mode: ActMode) -> None:
-        self._env, self._policy, self._mode = IsolatedVecEnv(env), policy, mode
+        self._env, self._policy = IsolatedVecEnv(env), policy
+        self._mode: ActMode = mode
         self._env.reset([0], [spec])
         self._reached = False
         self.result = EpisodeResult(spec, False, False, False, 0.0, 0, 0)

@@ -15,6 +15,7 @@ import viser
 from PIL import Image
 from trimesh.visual import TextureVisuals
 from trimesh.visual.material import PBRMaterial
+from viser.transforms import SO3
 
 from embodied_rl.errors import UserError
 from embodied_rl.jobs.viewer import GRIPPER, Viewer
@@ -45,7 +46,7 @@ SERVICES: dict[str, Ask] = {
 _WAITING = 2
 """Keys that wait: one that is held repeats faster than a slow simulator steps, and must not go on afterwards."""
 _CLOSING, _OPENING = (255, 120, 0), (0, 120, 255)
-_BEHIND = 1.2
+_BEHIND = 1.0
 """Metres from the page's first view to the point that it turns around."""
 
 
@@ -107,8 +108,7 @@ class Page:
                 self._draw(viewer)
             positions, quaternions = viewer.poses()
             for body, frame in self.bodies.items():
-                if (frame.position != positions[body]).any() or (frame.wxyz != quaternions[body]).any():
-                    frame.position, frame.wxyz = positions[body], quaternions[body]
+                frame.position, frame.wxyz = positions[body], quaternions[body]  # sent where it changed
             lit = viewer.lit()
             for part, mesh in self.parts:
                 if part.group >= 0:
@@ -163,7 +163,7 @@ class Page:
             name = f"/scene/{part.body}"
             if part.body not in self.bodies:
                 self.bodies[part.body] = scene.add_frame(name, show_axes=False)
-            turn = viser.transforms.SO3.from_matrix(part.rotation).wxyz
+            turn = SO3.from_matrix(part.rotation).wxyz
             mesh = scene.add_mesh_trimesh(f"{name}/{number}", triangles(part), wxyz=turn, position=part.position)
             self.parts.append((part, mesh))
         hand = viewer.path()[0]

@@ -42,7 +42,8 @@ class Viewer:
     """
 
     def __init__(self, env: SuiteEnv, policy: Policy, specs: Sequence[EpisodeSpec], mode: ActMode) -> None:
-        self._env, self._policy, self._mode = env, policy, mode
+        self._env, self._policy = env, policy
+        self._mode: ActMode = mode
         self.tasks: dict[str, list[EpisodeSpec]] = {}
         for spec in specs:
             self.tasks.setdefault(sentence(spec.task), []).append(spec)

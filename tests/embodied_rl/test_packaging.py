@@ -53,6 +53,8 @@ OPTIONAL = {
     "wandb": "wandb",
     "transformers": "vlm",
     "pillow": "vlm",
+    "viser": "view",
+    "trimesh": "view",
     "ray": "ray",
     "websockets": "serve",
     "msgpack": "serve",

@@ -62,7 +62,7 @@ def test_a_run_is_viewed_where_it_was_trained(finished: Path, monkeypatch: pytes
     ("words", "message"),
     [
         ("tabletpo", "'tabletpo' is neither a suite nor a folder."),
-        ("runs/none", "'runs/none' is neither a suite nor a folder."),
+        ("no/such/run", "'no/such/run' is neither a suite nor a folder."),
         ("shipped --checkpoint x", "'shipped' is no suite, and --checkpoint names the policy already."),
         ("maniskill", "view draws scenes of MuJoCo, those of tabletop and libero: 'maniskill' has none."),
         ("gymnasium --task Pendulum-v1", "'gymnasium' has none."),
