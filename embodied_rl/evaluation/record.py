@@ -8,11 +8,8 @@ import numpy as np
 
 from embodied_rl.evaluation.stepped import SteppedEpisode
 from embodied_rl.policy import ActMode, Policy
-from embodied_rl.rng import DecisionRng
-from embodied_rl.rollout.isolation import IsolatedVecEnv
-from embodied_rl.rollout.retries import finite_rows
-from embodied_rl.types import Array, EpisodeResult, EpisodeSpec, Observation
-from embodied_rl.vec_env import SimulatorFailed, VecEnv
+from embodied_rl.types import Array, EpisodeResult, EpisodeSpec
+from embodied_rl.vec_env import VecEnv
 
 _SIZE = 256
 
@@ -50,12 +47,6 @@ def _frame(episode: SteppedEpisode, cameras: Sequence[str], size: int) -> Array:
     return np.concatenate([episode.frame(camera, size) for camera in cameras], axis=1)
 
 
-def _observe(env: VecEnv, obs: Observation, spec: EpisodeSpec) -> None:
-    """See env 0; SimulatorFailed where it shows nothing, or numbers that are not finite."""
-    if env.observe([0], obs) or not finite_rows(obs)[0]:
-        raise SimulatorFailed(f"the simulator failed in task '{spec.task}', initial state {spec.init_state}.")
-
-
 def seen_at(env: VecEnv, policy: Policy, spec: EpisodeSpec, mode: ActMode, step: int) -> list[Array]:
     """Run `spec` in env 0 up to the decision of a control step, and show what the policy sees then.
 
@@ -70,21 +61,14 @@ def seen_at(env: VecEnv, policy: Policy, spec: EpisodeSpec, mode: ActMode, step:
         SimulatorFailed: if the simulator does.
         ValueError: the episode ends before that step.
     """
-    env = IsolatedVecEnv(env)
-    env.reset([0], [spec])
-    obs = env.new_observation(1)
-    taken = decisions = 0
+    episode = SteppedEpisode(env, policy, spec, mode)
     while True:
-        _observe(env, obs, spec)
-        rng = DecisionRng(np.array([spec.seed]), np.array([decisions]))
-        chunk = policy.act(obs, rng, mode).actions
-        if step < taken + chunk.shape[1]:
+        episode.decide()
+        if step < episode.result.num_steps + len(episode.chunk):
             break
-        result = env.step([0], chunk)
-        if result.failed[0]:
-            raise SimulatorFailed(f"the simulator failed in task '{spec.task}', initial state {spec.init_state}.")
-        if result.terminated[0] or result.truncated[0]:
-            raise ValueError(f"the episode ended after {taken + int(result.steps_taken[0])} steps, before step {step}")
-        taken, decisions = taken + int(result.steps_taken[0]), decisions + 1
-    pictures = [picture.cpu().numpy().copy() for picture in obs.images[0]]
-    return [*pictures, env.frame(0, next(iter(env.info.cameras), ""), _SIZE)]
+        while len(episode.chunk) and not episode.over:
+            episode.step()
+        if episode.over:
+            raise ValueError(f"the episode ended after {episode.result.num_steps} steps, before step {step}")
+    pictures = [picture.cpu().numpy().copy() for picture in episode.observation.images[0]]
+    return [*pictures, episode.frame(next(iter(env.info.cameras), ""), _SIZE)]
