@@ -23,6 +23,7 @@ COMMANDS = {
     "runs": "find a training run, and say whether it went as it should",
     "watch": "make a detector that says when an episode is going to fail",
     "explain": "say why two evaluations of one checkpoint differ",
+    "view": "look at a policy at work in a browser, and take it over",
     "demo": "record a video of a policy at work, in about 20 seconds",
     "collect": "record demonstrations with the scripted expert",
     "sft": "train a policy on demonstrations (imitation)",

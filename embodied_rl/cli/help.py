@@ -63,6 +63,10 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("embodied-rl runs compare runs/NAME", "is it inside the interval of its recipe's reference runs?"),
         ("embodied-rl runs compare runs/A runs/B", "what differs, and success on the same states"),
     ),
+    "view": (
+        ("embodied-rl view tabletop", "the policy in the package, in a browser"),
+        ("embodied-rl view runs/NAME --port 0 --no-browser", "a run's newest; open the address that it prints"),
+    ),
     "demo": (
         ("embodied-rl demo", "record the policy in the package"),
         ("embodied-rl demo --checkpoint runs/NAME --episodes 2 --gif", "a trained one, as a GIF too"),

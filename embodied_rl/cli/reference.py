@@ -15,6 +15,7 @@ from embodied_rl.config.train import KINDS, TrainConfig, selectable
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "reference"
 CLASSES = {
+    "view": "embodied_rl.cli.view:ViewCommand",
     "demo": "embodied_rl.cli.demo:DemoCommand",
     "eval": "embodied_rl.jobs.eval_request:BenchmarkCommand",
     "leaderboard": "embodied_rl.cli.leaderboard:LeaderboardCommand",

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import torch
 
-from embodied_rl.errors import UserError
+from embodied_rl.evaluation.stepped import SteppedEpisode
 from embodied_rl.policy import ActMode, Policy
-from embodied_rl.rng import DecisionRng
-from embodied_rl.rollout.isolation import IsolatedVecEnv
-from embodied_rl.rollout.retries import finite_rows
-from embodied_rl.types import Array, EpisodeResult, EpisodeSpec, Observation
-from embodied_rl.vec_env import SimulatorFailed, VecEnv
+from embodied_rl.types import Array, EpisodeResult, EpisodeSpec
+from embodied_rl.vec_env import VecEnv
 
 _SIZE = 256
 
@@ -38,47 +34,17 @@ def record_episode(
         SimulatorFailed: if the simulator does.
         UserError: if an action is not finite.
     """
-    env = IsolatedVecEnv(env)
-    env.reset([0], [spec])
-    write(_frame(env, cameras, size))
-    outcome, reached = EpisodeResult(spec, False, False, False, 0.0, 0, 0), False
-    obs = env.new_observation(1)
-    while not (outcome.terminated or outcome.truncated):
-        _observe(env, obs, spec)
-        rng = DecisionRng(np.array([spec.seed]), np.array([outcome.num_decisions]))
-        chunk = policy.act(obs, rng, mode).actions
-        if not torch.isfinite(chunk).all():
-            raise UserError(
-                f"task '{spec.task}', initial state {spec.init_state}, got actions that are not finite from the policy."
-            )
-        outcome.num_decisions += 1
-        for step in range(chunk.shape[1]):
-            result = env.step([0], chunk[:, step : step + 1])
-            if result.failed[0]:
-                raise SimulatorFailed(f"the simulator failed in task '{spec.task}', initial state {spec.init_state}.")
-            write(_frame(env, cameras, size))
-            outcome.human_steps += int(result.human[0])
-            reached |= bool(result.success[0])
-            outcome.terminated = bool(result.terminated[0])
-            outcome.truncated = bool(result.truncated[0]) and not outcome.terminated
-            outcome.reward += float(result.reward.sum())
-            outcome.num_steps += 1
-            if outcome.terminated or outcome.truncated:
-                break
-    helped = outcome.human_steps > 0
-    outcome.success, outcome.helped_success = reached and not helped, reached and helped
-    return outcome
+    episode = SteppedEpisode(env, policy, spec, mode)
+    write(_frame(episode, cameras, size))
+    while not episode.over:
+        episode.step()
+        write(_frame(episode, cameras, size))
+    return episode.result
 
 
-def _frame(env: VecEnv, cameras: Sequence[str], size: int) -> Array:
-    """Env 0 from every camera, uint8 [size, V * size, 3]."""
-    return np.concatenate([env.frame(0, camera, size) for camera in cameras], axis=1)
-
-
-def _observe(env: VecEnv, obs: Observation, spec: EpisodeSpec) -> None:
-    """See env 0; SimulatorFailed where it shows nothing, or numbers that are not finite."""
-    if env.observe([0], obs) or not finite_rows(obs)[0]:
-        raise SimulatorFailed(f"the simulator failed in task '{spec.task}', initial state {spec.init_state}.")
+def _frame(episode: SteppedEpisode, cameras: Sequence[str], size: int) -> Array:
+    """The episode from every camera, uint8 [size, V * size, 3]."""
+    return np.concatenate([episode.frame(camera, size) for camera in cameras], axis=1)
 
 
 def seen_at(env: VecEnv, policy: Policy, spec: EpisodeSpec, mode: ActMode, step: int) -> list[Array]:
@@ -95,21 +61,14 @@ def seen_at(env: VecEnv, policy: Policy, spec: EpisodeSpec, mode: ActMode, step:
         SimulatorFailed: if the simulator does.
         ValueError: the episode ends before that step.
     """
-    env = IsolatedVecEnv(env)
-    env.reset([0], [spec])
-    obs = env.new_observation(1)
-    taken = decisions = 0
+    episode = SteppedEpisode(env, policy, spec, mode)
     while True:
-        _observe(env, obs, spec)
-        rng = DecisionRng(np.array([spec.seed]), np.array([decisions]))
-        chunk = policy.act(obs, rng, mode).actions
-        if step < taken + chunk.shape[1]:
+        episode.decide()
+        if step < episode.result.num_steps + len(episode.chunk):
             break
-        result = env.step([0], chunk)
-        if result.failed[0]:
-            raise SimulatorFailed(f"the simulator failed in task '{spec.task}', initial state {spec.init_state}.")
-        if result.terminated[0] or result.truncated[0]:
-            raise ValueError(f"the episode ended after {taken + int(result.steps_taken[0])} steps, before step {step}")
-        taken, decisions = taken + int(result.steps_taken[0]), decisions + 1
-    pictures = [picture.cpu().numpy().copy() for picture in obs.images[0]]
-    return [*pictures, env.frame(0, next(iter(env.info.cameras), ""), _SIZE)]
+        while len(episode.chunk) and not episode.over:
+            episode.step()
+        if episode.over:
+            raise ValueError(f"the episode ended after {episode.result.num_steps} steps, before step {step}")
+    pictures = [picture.cpu().numpy().copy() for picture in episode.observation.images[0]]
+    return [*pictures, episode.frame(next(iter(env.info.cameras), ""), _SIZE)]

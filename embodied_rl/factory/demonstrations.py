@@ -38,8 +38,7 @@ def open_bench(tasks: Sequence[SuiteTask], config: MujocoConfig, chosen: Protoco
     settings = replace(config, num_envs=1, num_threads=1, processes=None)
     view = View(image_size=image_size, cameras=len(CAMERAS), protocol=chosen)
     with open_tasks(of_scenes(suite_named(tasks[0].suite), tasks), settings, view) as env:
-        assert isinstance(env.simulator, MujocoVecEnv)
-        yield Bench(env, _Experts(env.simulator, tasks).of)
+        yield Bench(env, _Experts(env.mujoco, tasks).of)
 
 
 def hold_bench(bench: AbstractContextManager[Bench]) -> Bench:

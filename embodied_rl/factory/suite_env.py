@@ -71,6 +71,15 @@ class SuiteEnv:
         """What runs below: the simulator itself, without the protocol around it."""
         return self._env.simulator if isinstance(self._env, ProtocolEnv) else self._env
 
+    @property
+    def mujoco(self) -> MujocoVecEnv:
+        """MuJoCo, which runs below; UserError for another simulator, or for one in watched processes."""
+        if not isinstance(self.simulator, MujocoVecEnv):
+            raise UserError(
+                f"suite '{self.info.suite}' does not run in MuJoCo in this process: open it with --env mujoco."
+            )
+        return self.simulator
+
     def close(self) -> None:
         """Free threads, processes and GL contexts."""
         self._owned.close()

@@ -10,6 +10,7 @@ times as fast as the policy has ever seen. So the reference integrates the same 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -102,6 +103,7 @@ class PoseReference:
         rotation: How it is turned [3, 3].
         grip: The gripper's command now, in [-1 (open), 1 (closed)].
         base: The base frame in the world of training, along whose axes actions point.
+        linear: How fast the tool moves now [3], m/s.
 
     Example:
         >>> reference = PoseReference(ControlLaw(), *robot.chain.pose(measured))
@@ -111,12 +113,18 @@ class PoseReference:
     """
 
     def __init__(
-        self, law: ControlLaw, position: np.ndarray, rotation: np.ndarray, grip: float = -1.0, base: Origin = AS_TRAINED
+        self,
+        law: ControlLaw,
+        position: np.ndarray,
+        rotation: np.ndarray,
+        grip: float = -1.0,
+        base: Origin = AS_TRAINED,
+        linear: Sequence[float] | np.ndarray = (0.0, 0.0, 0.0),
     ) -> None:
         self.law, self._to_base = law, base.rotation().T
         self.position, self.rotation = np.array(position, np.float64), np.array(rotation, np.float64)
         self._goal_position, self._goal_rotation = self.position.copy(), self.rotation.copy()
-        self._linear, self._angular = np.zeros(3), np.zeros(3)
+        self._linear, self._angular = np.array(linear, np.float64), np.zeros(3)
         self.grip, self._grip_sign = grip, 0.0
 
     @property

@@ -56,6 +56,8 @@ OPTIONAL = {
     "trackio": "trackio",
     "transformers": "vlm",
     "pillow": "vlm",
+    "viser": "view",
+    "trimesh": "view",
     "ray": "ray",
     "websockets": "serve",
     "msgpack": "serve",

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
-import time
-import urllib.request
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +11,7 @@ import pytest
 
 from embodied_rl.studies.leaderboard_report import Extras, Video, headline, render_page, table_lines, write_page
 from embodied_rl.telemetry.video import VideoWriter
-
-BROWSER = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
-)
+from tests.browser import BROWSER, opened, until
 
 
 def score(successes: int, episodes: int = 50) -> dict[str, Any]:
@@ -152,78 +143,6 @@ def test_the_headline_crowns_only_who_is_decided_better_than_every_other() -> No
     assert headline(board(("a", None, 45)))[0] == "No row is ranked"
 
 
-class Tab:
-    """A page in a browser, over Chromium's DevTools protocol."""
-
-    def __init__(self, socket: Any) -> None:
-        self._socket = socket
-        self._count = 0
-        self.errors: list[str] = []
-
-    def ask(self, method: str, **params: Any) -> dict[str, Any]:
-        self._count += 1
-        self._socket.send(json.dumps({"id": self._count, "method": method, "params": params}))
-        while True:
-            message = json.loads(self._socket.recv(timeout=900))
-            if message.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
-                self.errors.append(str(message["params"]))
-            if message.get("id") == self._count:
-                return message["result"]
-
-    def value(self, code: str) -> Any:
-        return self.ask("Runtime.evaluate", expression=code, returnByValue=True)["result"].get("value")
-
-    def press(self, key: str) -> None:
-        codes = {"Tab": 9, "Enter": 13}
-        text = {"text": "\r"} if key == "Enter" else {}
-        for kind in ("keyDown", "keyUp"):
-            more = text if kind == "keyDown" else {}
-            self.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=codes[key], **more)
-
-
-def until(asked: Callable[[], Any]) -> Any:
-    """The first answer that is something."""
-    for _ in range(1200):
-        if answer := asked():
-            return answer
-        time.sleep(0.05)
-    raise AssertionError("the browser does not answer")
-
-
-def addresses(port: str) -> list[str]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/json") as answer:
-        return [page["webSocketDebuggerUrl"] for page in json.load(answer) if page["type"] == "page"]
-
-
-@contextmanager
-def opened(path: Path, profile: Path) -> Iterator[Tab]:
-    from websockets.sync.client import connect
-
-    flags = [
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--remote-debugging-port=0",
-        f"--user-data-dir={profile}",
-    ]
-    browser = subprocess.Popen([BROWSER, *flags, path.as_uri()], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        file = profile / "DevToolsActivePort"
-        until(lambda: file.is_file() and "\n" in file.read_text())
-        port = file.read_text().split()[0]
-        (address,) = until(lambda: addresses(port))
-        with connect(address, max_size=None, proxy=None) as socket:
-            tab = Tab(socket)
-            for domain in ("Runtime", "Log", "Page"):
-                tab.ask(f"{domain}.enable")
-            tab.ask("Page.reload")
-            until(lambda: "rows shown" in (tab.value("document.getElementById('said')?.textContent") or ""))
-            yield tab
-    finally:
-        browser.kill()
-        browser.wait()
-
-
 @pytest.mark.process
 @pytest.mark.skipif(not BROWSER, reason="no Chromium is installed")
 def test_the_page_works_by_keyboard_and_on_a_narrow_screen(tmp_path: Path) -> None:
@@ -233,7 +152,8 @@ def test_the_page_works_by_keyboard_and_on_a_narrow_screen(tmp_path: Path) -> No
         for shade in range(4):
             film.write(np.full((64, 64, 3), 60 * shade, np.uint8))
     names = "[...document.querySelectorAll('#board tbody tr:not([hidden])')].map(r => r.dataset.name)"
-    with opened(page, tmp_path / "profile") as tab:
+    with opened(page.as_uri(), tmp_path / "profile") as tab:
+        until(lambda: "rows shown" in (tab.value("document.getElementById('said')?.textContent") or ""))
         assert tab.value(names) == ["good & <great>", "fair", "trained on it"]
         choose = "scope.value='toy/touch'; scope.dispatchEvent(new Event('change'))"
         tab.value(choose)
