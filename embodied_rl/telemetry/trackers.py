@@ -106,7 +106,7 @@ class _TensorBoard:
             self._writer.add_scalar(name, value, step)
 
     def video(self, step: int, name: str, path: Path) -> None:
-        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.compat.proto import summary_pb2
 
         from embodied_rl.telemetry.video import read_video, write_gif
 
@@ -115,8 +115,12 @@ class _TensorBoard:
         gif = io.BytesIO()
         write_gif(gif, frames, fps)
         height, width, channels = frames[0].shape
-        image = Summary.Image(height=height, width=width, colorspace=channels, encoded_image_string=gif.getvalue())
-        self._writer.file_writer.add_summary(Summary(value=[Summary.Value(tag=name, image=image)]), step)
+        summary: Any = summary_pb2  # made when it is imported: no type checker sees what is in it
+        image = summary.Summary.Image(
+            height=height, width=width, colorspace=channels, encoded_image_string=gif.getvalue()
+        )
+        value = summary.Summary.Value(tag=name, image=image)
+        self._writer._get_file_writer().add_summary(summary.Summary(value=[value]), step)
 
     def report(self, step: int, page: Path, text: str) -> None:
         self._writer.add_text("report", text, step)

@@ -203,7 +203,7 @@ def test_a_dataset_with_other_vectors_is_refused(tmp_path: Path) -> None:
     info["features"]["observation.state"]["shape"] = [7]
     (root / "meta/info.json").write_text(json.dumps(info))
     with pytest.raises(UserError, match="states of 7 numbers, the policy takes"):
-        check_policy.check_policy(DoctorConfig(policy="shipped", dataset=root))
+        check_policy.check_policy(DoctorConfig(policy="shipped", dataset=str(root)))
 
 
 def test_options_of_a_policy_need_one() -> None:
