@@ -90,7 +90,7 @@ class BridgeOptions:
         Raises:
             UserError: It is no JSON, or an option is unknown or cannot be what it says.
         """
-        options = read_options(cls, text, "the bridge's options")
+        options = read_options(cls, text, "bridge")
         for name, least, most in (("speed", 0.01, 1.0), ("requests", 1, 16), ("horizon", 1, 1000), ("port", 0, 65535)):
             if not least <= getattr(options, name) <= most:
                 raise UserError(f"the bridge's options: {name} must lie in {least:g} to {most:g}")
@@ -99,13 +99,13 @@ class BridgeOptions:
         return options
 
 
-def read_options(kind: type[Options], text: str, whose: str) -> Options:
+def read_options(kind: type[Options], text: str, program: str) -> Options:
     """An options dataclass from a JSON text: what is left out has its default.
 
     Args:
         kind: Its class.
         text: A mapping of names to values.
-        whose: For messages.
+        program: For messages: bridge or twin.
 
     Raises:
         UserError: It is no JSON, or an option is unknown or of another type.
@@ -113,5 +113,5 @@ def read_options(kind: type[Options], text: str, whose: str) -> Options:
     try:
         values = read(text, {})
     except MessageError as error:
-        raise UserError(f"{whose}: {error}") from error
-    return read_dataclass(kind, values, where="options", source=whose)
+        raise UserError(f"the {program}'s options: {error}") from error
+    return read_dataclass(kind, values, where=program, source=f"the {program}'s options")

@@ -57,4 +57,4 @@ class TwinOptions:
         Raises:
             UserError: It is no JSON, or an option is unknown or of another type.
         """
-        return read_options(cls, text, "the twin's options")
+        return read_options(cls, text, "twin")

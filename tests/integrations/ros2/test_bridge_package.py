@@ -113,12 +113,12 @@ def test_no_parameter_is_in_a_file_and_a_launch_argument_too(name: str, monkeypa
 @pytest.mark.parametrize(
     ("file", "old", "new", "words"),
     [
-        ("config/bridge.yaml", "horizon:", "horizn:", "horizn is unknown. Did you mean 'horizon'?"),
-        ("config/twin.yaml", "friction:", "frictoin:", "frictoin is unknown. Did you mean 'friction'?"),
-        ("config/bridge.yaml", "horizon: 2 ", "horizon: two ", "horizon is str, not int"),
-        ("launch/twin.launch.py", '"resume_s"', '"resum_s"', "resum_s is unknown. Did you mean 'resume_s'?"),
-        ("embodied_rl_bridge/actions.py", '{"host":', '{"hosts":', "hosts is unknown. Did you mean 'host'?"),
-        ("launch/twin.launch.py", '{"suite":', '{"suites":', "suites is unknown. Did you mean 'suite'?"),
+        ("config/bridge.yaml", "horizon:", "horizn:", "unknown key 'bridge.horizn'. Did you mean 'horizon'?"),
+        ("config/twin.yaml", "friction:", "frictoin:", "unknown key 'twin.frictoin'. Did you mean 'friction'?"),
+        ("config/bridge.yaml", "horizon: 2 ", "horizon: two ", "'bridge.horizon' must be a whole number, got 'two'"),
+        ("launch/twin.launch.py", '"resume_s"', '"resum_s"', "unknown key 'bridge.resum_s'. Did you mean 'resume_s'?"),
+        ("embodied_rl_bridge/actions.py", '{"host":', '{"hosts":', "unknown key 'bridge.hosts'. Did you mean 'host'?"),
+        ("launch/twin.launch.py", '{"suite":', '{"suites":', "unknown key 'twin.suites'. Did you mean 'suite'?"),
         ("config/bridge.yaml", "requests: 1", "token: secret", "token is no parameter"),
     ],
 )

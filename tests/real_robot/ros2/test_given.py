@@ -34,7 +34,7 @@ def test_a_twin_too(said: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        ("misspelt", "the bridge's options: robt is unknown. Did you mean 'robot'?"),
+        ("misspelt", "the bridge's options: unknown key 'bridge.robt'. Did you mean 'robot'?"),
         ("token", "set EMBODIED_RL_TOKEN"),
         ("simulated", "use_sim_time is not supported"),
         ("renamed", "__node:=other renames every node of this process"),
