@@ -86,7 +86,7 @@ def run(command: ExportRecordingCommand, argv: list[str]) -> int:
     if any((path / "meta" / "info.json").is_file() for path in command.recordings):
         return _of_data_set(command)
     if command.out is None:
-        raise UserError("name the folder of the data set: --out DIR.")
+        raise UserError(f"{command.recordings[0]} is no data set to --push; to make one of it, add --out DIR.")
     stamp = {"command": shlex.join(["embodied-rl", "export", *argv]), "version": __version__}
     if any(path.is_dir() for path in command.recordings):
         return _of_run(command, command.out, stamp)

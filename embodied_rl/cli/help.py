@@ -85,6 +85,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "export": (
         ("embodied-rl export --checkpoint runs/NAME --out exported", "the layout of the policy's own project"),
         ("embodied-rl export run.mcap --to lerobot --out demos", "a robot's recording, as a data set for sft"),
+        ("embodied-rl export demos --push OWNER/NAME", "a data set, with its card, on the Hugging Face hub"),
     ),
     "serve": (
         ("embodied-rl serve shipped --port 8000", "the policy in the package, for programs of this machine"),
