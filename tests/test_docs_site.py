@@ -15,7 +15,8 @@ API = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
 
 
 def test_the_reference_has_every_public_name_where_it_is() -> None:
-    listed = dict(reversed(path.rsplit(".", 1)) for path in re.findall(r"^::: (\S+)$", API, re.MULTILINE))
+    paths: list[str] = re.findall(r"^::: (\S+)$", API, re.MULTILINE)
+    listed = {path.rpartition(".")[2]: path.rpartition(".")[0] for path in paths}
     said = set(re.findall(r"`erl\.(\w+)`", API))
     assert {*listed, *said} >= set(embodied_rl.__all__)
     for name in listed.keys() & set(embodied_rl.__all__):
