@@ -72,11 +72,12 @@ def test_there_are_commands_of_every_kind() -> None:
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """OWNER/NAME is there: a published policy, of which a command may ask what it is."""
+    """A published policy, of which a command may ask what it is; a run that is not here is asked for there too."""
     folder = tmp_path_factory.mktemp("hub")
     (folder / "config.json").write_text('{"model_type": "openvla"}')
     with opened(folder / "cache") as hub:
-        hub.add("models/OWNER/NAME", folder)
+        for name in ("OWNER/NAME", "runs/NAME"):
+            hub.add(f"models/{name}", folder)
         yield
 
 

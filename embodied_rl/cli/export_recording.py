@@ -23,7 +23,7 @@ from embodied_rl.version import __version__
 
 @dataclass(frozen=True, kw_only=True)
 class PushOptions:
-    """Where an export goes on the Hugging Face hub, and what its card (README.md) says."""
+    """Where an export goes on the Hugging Face hub, and what its card says."""
 
     push: str | None = None
     """Upload what is exported, with its card, to OWNER/NAME on the Hugging Face hub; it replaces what is there."""

@@ -22,6 +22,8 @@ SAYS_WHERE = "in a checkout of "
 """The address follows."""
 WITH_ADDRESS = ("embodied_rl/assets/reference_runs.yaml",)
 """What is printed of it has the address before it."""
+WRITTEN = ("README.md",)
+"""Such a name alone is that of a file which the program writes: the card of what it exports."""
 
 
 def shown(tree: ast.Module, *, is_command: bool) -> Iterator[str]:
@@ -67,7 +69,7 @@ def test_no_message_names_a_file_that_the_wheel_lacks() -> None:
             texts = [path.read_text(encoding="utf-8")]
         else:
             continue
-        if names := [name for text in texts for name in lacking(text, there)]:
+        if names := [name for text in texts if text not in WRITTEN for name in lacking(text, there)]:
             found[file] = names
     assert found == {}
 

@@ -97,14 +97,14 @@ def test_sft_learns_from_it(recorded: tuple[Path, ScriptedRobot], tmp_path: Path
     wrote = read_provenance(out)
     assert wrote["dataset"]["collected"]["episodes"] == "success"
     # with chunks of 2: the person's last frame is followed by the policy's
-    assert wrote["targets"] == {"total": 32, "stay": 2, "masked": 1}
+    assert wrote["targets"] == {"total": 32, "masked": 3}
     assert wrote["control_hz"] == 20
 
 
 def test_what_comes_after_an_intervention_is_not_learned(
     recorded: tuple[Path, ScriptedRobot], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Three steps of a human in the middle of an attempt that succeeded: the arm did not stay there."""
+    """Three steps of a human in the middle of an attempt that succeeded."""
     data, out = tmp_path / "human", tmp_path / "policy"
     assert main(["export", str(recorded[0]), "--out", str(data), "--steps", "human"]) == 0
     assert not load(data).success.any()
@@ -114,7 +114,7 @@ def test_what_comes_after_an_intervention_is_not_learned(
         "3 of 9 targets (33%) lie past the end of their episode, or of a person's part, and are left out"
         in capsys.readouterr().out
     )
-    assert read_provenance(out)["targets"] == {"total": 9, "stay": 0, "masked": 3}
+    assert read_provenance(out)["targets"] == {"total": 9, "masked": 3}
 
 
 @pytest.mark.parametrize("lost", [False, True])

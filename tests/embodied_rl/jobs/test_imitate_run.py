@@ -93,7 +93,7 @@ def test_a_run_is_reported_resumed_listed_and_exported(tmp_path: Path, capsys: p
 
 def test_demonstrations_that_changed_are_refused(tmp_path: Path) -> None:
     run = begin(tmp_path)
-    (tmp_path / "demos/extra.txt").write_text("more")
+    (tmp_path / "demos/meta/extra.txt").write_text("more")
     with pytest.raises(UserError, match="put back what it was begun with, or begin a new run"):
         erl.train(resume=run, iterations=2, env=ToyTaskEnv(4), policy=ToyPolicy(with_value=False))
 

@@ -229,7 +229,7 @@ def test_killed_in_its_second_round_and_resumed_equals_run_to_the_end(place: Pat
 def test_data_that_changed_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = day(place / "changes")
     assert main(words(place, place / "demos", data, name="held")) == 0
-    (data / "more.txt").write_text("more")
+    (data / "meta/more.txt").write_text("more")
     assert main(["train", "--resume", str(place / "held"), "--iterations", "2"]) == 2
     assert "--data is no longer that of the run" in capsys.readouterr().err
 
