@@ -32,7 +32,7 @@ LINES = {
     "rollout": 2060,
     "scheduler": 2480,
     "studies": 1800,
-    "telemetry": 1570,
+    "telemetry": 1580,
     "training": 1820,
     "utils": 1480,
 }
