@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CELLS = json.loads((ROOT / "examples" / "tabletop.ipynb").read_text(encoding="utf-8"))["cells"]
 TASKS = [
-    f"pick_up_the_black_bowl_{where}_and_place_it_on_the_plate" for where in ("on_the_red_box", "next_to_the_plate")
+    f"pick_up_the_black_bowl_{where}_and_place_it_on_the_plate" for where in ("next_to_the_plate", "on_the_red_box")
 ]
 TINY: dict[str, Any] = {
     "tasks": TASKS,
