@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.utils.strict_yaml import read_mapping
 
 Band = tuple[float, float]
 """Least and largest value that is plausible."""
@@ -17,7 +16,13 @@ _LARGEST, _LONGEST = 1e300, 256
 
 
 def read_yaml(path: Path) -> Section:
-    """The file's mapping; UserError as of `read_mapping`."""
+    """The file's mapping; UserError as of `read_mapping`, and where PyYAML is missing."""
+    try:  # here: the core itself needs NumPy alone
+        from embodied_rl.utils.strict_yaml import read_mapping
+    except ImportError as error:
+        raise UserError(
+            f"{path.name}: reading it needs PyYAML: pip install pyyaml (ROS 2 brings python3-yaml)"
+        ) from error
     file = Section(path.name, "", read_mapping(path, path.name))
     if file.has(OVERRIDES):
         file.overrides.update(dict.fromkeys(file.texts(OVERRIDES), False))
