@@ -160,7 +160,8 @@ def test_a_port_that_is_taken_is_one_line(shown: tuple[SuiteEnv, Viewer, Any]) -
 @pytest.mark.skipif(not BROWSER, reason="no Chromium is installed")
 def test_a_person_looks_steps_and_takes_over(tmp_path: Path) -> None:
     words = ["view", "tabletop", "--suite", "goal", "--task", "open_the_drawer_of_the_cabinet"]
-    command = [sys.executable, "-m", "embodied_rl", *words, "--port", "0", "--no-browser"]
+    counts = ["env", "--default-signal=INT"]  # Ctrl-C: a shell has it ignored by what runs in its background
+    command = [*counts, sys.executable, "-m", "embodied_rl", *words, "--port", "0", "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
         try:
             assert program.stdout is not None
