@@ -99,14 +99,14 @@ class _TensorBoard:
     def __init__(self, folder: Path) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder))
+        self._writer: Any = SummaryWriter(str(folder))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
 
     def video(self, step: int, name: str, path: Path) -> None:
-        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
 
         from embodied_rl.telemetry.video import read_video, write_gif
 
