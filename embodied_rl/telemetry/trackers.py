@@ -8,30 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from embodied_rl.errors import UserError
 from embodied_rl.utils.console import LastingConsole
-
-
-class Tracker(Protocol):
-    """Another place that a run goes to. step: updates so far."""
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record metrics."""
-        ...
-
-    def video(self, step: int, name: str, path: Path) -> None:
-        """Add an MP4 file."""
-        ...
-
-    def report(self, step: int, page: Path, text: str) -> None:
-        """Add the report: an HTML file, and its summary in Markdown for what shows no page."""
-        ...
-
-    def close(self) -> None:
-        """Flush and leave."""
-        ...
 
 
 def need_tracker(name: str) -> None:
@@ -49,7 +29,7 @@ class Tracking:
 
     def __init__(self, track: str, folder: Path, console: LastingConsole) -> None:
         self._track, self._folder, self._console = track, folder, console
-        self._tracker: Tracker | None = None
+        self._tracker: _TensorBoard | _Wandb | None = None
 
     def open(self, config: Mapping[str, Any]) -> None:
         """Begin with the config as plain data; UserError if the tracker's package is missing."""
@@ -63,18 +43,18 @@ class Tracking:
                 self._tracker = _Wandb(self._track, self._folder, config)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """As `Tracker.log`."""
+        """Record metrics; step: updates so far."""
         self._tell(lambda tracker: tracker.log(step, metrics))
 
     def video(self, step: int, name: str, path: Path) -> None:
-        """As `Tracker.video`."""
+        """Add an MP4 file."""
         self._tell(lambda tracker: tracker.video(step, name, path))
 
     def report(self, step: int, page: Path, text: str) -> None:
-        """As `Tracker.report`."""
+        """Add the report: an HTML file, and its head in Markdown for TensorBoard, which shows no pages."""
         self._tell(lambda tracker: tracker.report(step, page, text))
 
-    def _tell(self, what: Callable[[Tracker], None]) -> None:
+    def _tell(self, what: Callable[[_TensorBoard | _Wandb], None]) -> None:
         with self._surviving():
             if self._tracker is not None:
                 what(self._tracker)
@@ -99,14 +79,14 @@ class _TensorBoard:
     def __init__(self, folder: Path) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder))
+        self._writer: Any = SummaryWriter(str(folder))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
 
     def video(self, step: int, name: str, path: Path) -> None:
-        from tensorboard.compat.proto import summary_pb2
+        from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
 
         from embodied_rl.telemetry.video import read_video, write_gif
 
@@ -115,12 +95,8 @@ class _TensorBoard:
         gif = io.BytesIO()
         write_gif(gif, frames, fps)
         height, width, channels = frames[0].shape
-        summary: Any = summary_pb2  # made when it is imported: no type checker sees what is in it
-        image = summary.Summary.Image(
-            height=height, width=width, colorspace=channels, encoded_image_string=gif.getvalue()
-        )
-        value = summary.Summary.Value(tag=name, image=image)
-        self._writer._get_file_writer().add_summary(summary.Summary(value=[value]), step)
+        image = Summary.Image(height=height, width=width, colorspace=channels, encoded_image_string=gif.getvalue())
+        self._writer.file_writer.add_summary(Summary(value=[Summary.Value(tag=name, image=image)]), step)
 
     def report(self, step: int, page: Path, text: str) -> None:
         self._writer.add_text("report", text, step)

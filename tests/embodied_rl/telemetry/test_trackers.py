@@ -56,7 +56,7 @@ def test_tensorboard_gets_figures_videos_and_the_report(tmp_path: Path, video: P
     assert text.tensor_proto.string_val == [b"# Better\n"]
     shown = events.Images("videos/a")
     assert [(image.step, image.width, image.height) for image in shown] == [(0, 80, 48), (4, 80, 48)]
-    with av.open(io.BytesIO(shown[0].encoded_image_string), mode="r") as container:
+    with av.open(io.BytesIO(shown[0].encoded_image_string), "r") as container:
         stream = container.streams.video[0]
         assert (container.format.name, stream.average_rate) == ("gif", 20)
         frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
