@@ -60,8 +60,8 @@ class Tab:
 
 
 def until(asked: Callable[[], Any]) -> Any:
-    """The first answer that is something."""
-    for _ in range(1200):
+    """The first answer that is something; the number of questions is there only so that nothing hangs for ever."""
+    for _ in range(12_000):
         if answer := asked():
             return answer
         time.sleep(0.05)
