@@ -63,7 +63,27 @@ class CameraPose:
 
 @dataclass(frozen=True, kw_only=True)
 class LiberoTask(MujocoTask):
-    """An official task; docs/libero.md says what each field means."""
+    """An official task, as its suite's benchmark has it.
+
+    Args:
+        index: its number in the suite, in the benchmark's task order 0.
+        instruction: the sentence that the benchmark gives to policies.
+        bddl: text of the task file.
+        bddl_language: the sentence in that file, which sometimes differs from `instruction`.
+        init_states: float64 [S, 1 + nq + nv]; rows 0 to 49 are the official evaluation states.
+        heldout_states: rows 0 to 49.
+        train_states: the other rows, without `left_out`. `dataclasses.replace(task, train_states=range(50))` trains on
+            the evaluated ones, as RLinf and SimpleVLA-RL do.
+        max_episode_steps: control steps after the settle steps, as OpenVLA's evaluation counts them.
+        fixtures: by name, as drawn by `env.seed(0)` and the first reset of the official environment.
+        cameras: by name, relative to their body.
+        gripper: fingers and their speed.
+        start: state of controller and solver after the official reset.
+        indicators: sites that are drawn only while a joint is in range, such as the stove's burner.
+        approximate: files that have stand-ins.
+        fingerprint: SHA-256 of the exported task.
+        left_out: rows that are not among `train_states` because nobody can solve them; None: nobody looked yet.
+    """
 
     index: int
     bddl: str
@@ -74,7 +94,6 @@ class LiberoTask(MujocoTask):
     approximate: tuple[str, ...]
     fingerprint: str
     left_out: tuple[int, ...] | None
-    """Initial states that are not among `train_states` because nobody can solve them; None: nobody looked yet."""
 
 
 def suites() -> tuple[str, ...]:
