@@ -73,6 +73,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments: install python3-venv (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@sh .ci/install-torch $(BIN)/python
+	@echo "Installing the tested versions of all packages: some minutes"
 	$(PIP) install -q -c constraints.txt -e '.[dev,track]'
 	@sh .ci/check-no-cuda $(BIN)/python
 	@touch $@

@@ -46,8 +46,10 @@ commands:
 {chr(10).join(f"  {name:<13}{summary}" for name, summary in COMMANDS.items())}
 
 examples:
-  embodied-rl train libero --policy openvla
+  embodied-rl train tabletop
       Improve a small OpenVLA with PPO. Works on a laptop: no GPU, no download.
+  embodied-rl train libero --policy openvla
+      The same on LIBERO-Spatial, once `embodied-rl assets install libero` has run; before it, on the tabletop.
   embodied-rl train tabletop --policy openvla --algorithm grpo --seed 1 --iterations 10
       The same policy with GRPO; any value of the config can be set as --name value.
   embodied-rl train my_suite --policy mlp --import my_package.my_module
