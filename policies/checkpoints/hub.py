@@ -21,9 +21,15 @@ Kind = Literal["model", "dataset"]
 
 
 def is_repository(source: str) -> bool:
-    """Whether `source` names a repository of the hub and not a path, right or mistyped, into a folder that exists."""
+    """Whether `source` names a repository of the hub and not a path, right or mistyped, into a folder that exists.
+
+    A run of `runs/`, where runs are usually written, is none either: in another folder than its own it would be sought
+    on the hub.
+    """
     path = Path(source)
-    return bool(_HUB_ID.fullmatch(source)) and not path.exists() and not path.parent.is_dir()
+    if path.exists() or path.parent.is_dir() or path.parts[:1] == ("runs",):
+        return False
+    return bool(_HUB_ID.fullmatch(source))
 
 
 def repository_of(source: str) -> str | None:

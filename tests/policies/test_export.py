@@ -301,6 +301,8 @@ def test_paths_are_not_taken_for_repositories(tmp_path: Path, monkeypatch: pytes
         assert resolve(wrong) == Path(wrong), "what is wrong with it is its reader's to say"
     assert is_repository("openvla/openvla-7b")
     assert source_name(tmp_path / "runs") == str((tmp_path / "runs").resolve())
+    monkeypatch.chdir(tmp_path / "runs" / "one")
+    assert not is_repository("runs/one"), "a run of another folder than this one is not sought on the hub"
 
 
 def test_small_presets_have_no_place_in_the_layout(tmp_path: Path) -> None:
