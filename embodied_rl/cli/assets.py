@@ -69,7 +69,7 @@ def _parser() -> _Parser:
         nargs="+",
         default=[],
         metavar="SUITE",
-        help="only these, as spatial or libero_spatial; default: all",
+        help="only these: suites, as spatial or libero_spatial; tasks, as libero_goal/turn_on_the_stove; default: all",
     )
     install.add_argument("--jobs", type=int, metavar="N", help="exporting processes; default: by cores and memory")
     return parser
