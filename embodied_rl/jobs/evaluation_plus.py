@@ -116,12 +116,10 @@ def _check(command: BenchmarkCommand, suite: str, protocol: Protocol) -> None:
     ]
     for what, given in refused:
         if given:
-            raise UserError(
-                f"LIBERO-plus says itself what changes, and each of its tasks has one start: leave {what} out."
-            )
+            raise UserError(f"LIBERO-plus says what changes, and each of its tasks has one start: leave {what} out.")
     if protocol.render_size != noise.SIZE:
         raise UserError(
-            f"LIBERO-plus' sensor noise needs frames of {noise.SIZE} pixels, and protocol '{protocol.name}' has others: "
+            f"LIBERO-plus' sensor noise needs frames of {noise.SIZE} pixels, which protocol '{protocol.name}' has not: "
             f"choose --protocol {LIBERO_PLUS}, or one of a published policy such as openvla_oft."
         )
 

@@ -110,7 +110,7 @@ def catalogue_digest(root: Path) -> str:
 @cache
 def _parse(data: bytes) -> Catalogue:
     values = json.loads(data)
-    if values.pop("format") != FORMAT:
+    if values.pop("format", None) != FORMAT:
         raise ValueError("another version of embodied-rl wrote it")
     return Catalogue(**values)
 

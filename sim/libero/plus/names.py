@@ -92,9 +92,13 @@ def parse_name(name: str) -> PlusName:
         raise ValueError(f"'{name}' is no name of LIBERO-plus")
     view = Viewpoint(*map(int, found["view"].split("_")))
     start, language, noise = (int(found[part] or 0) for part in ("start", "language", "noise"))
-    changed: list[Dimension] = []
-    changed += ["camera"] * (view != HOME) + ["robot"] * (start > 0)
-    changed += ["language"] * (language > 0) + ["noise"] * (noise > 0)
+    changes: dict[Dimension, bool] = {
+        "camera": view != HOME,
+        "robot": start > 0,
+        "language": language > 0,
+        "noise": noise > 0,
+    }
+    changed: list[Dimension] = [dimension for dimension, is_changed in changes.items() if is_changed]
     if len(changed) != 1:
         raise ValueError(f"'{name}' changes {', '.join(changed) or 'nothing'}, and a task of LIBERO-plus one thing")
     return PlusName(name, found["base"], changed[0], view, start, language, noise)

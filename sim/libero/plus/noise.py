@@ -113,7 +113,7 @@ def _smeared(picture: Array, radius: int, deviation: float, degrees: float) -> A
 
 
 def _blurred(picture: Array, deviation: float) -> Array:
-    return ndimage.gaussian_filter(picture, (deviation, deviation, 0), mode="nearest")
+    return np.asarray(ndimage.gaussian_filter(picture, (deviation, deviation, 0), mode="nearest"))
 
 
 def _zoomed(picture: Array, end: float, apart: float) -> Array:
@@ -129,7 +129,7 @@ def _enlarged_middle(picture: Array, factor: float) -> Array:
     side = math.ceil(SIZE / factor)
     first = (SIZE - side) // 2
     middle = picture[first : first + side, first : first + side]
-    large = ndimage.zoom(middle, (factor, factor, 1), order=1)
+    large = np.asarray(ndimage.zoom(middle, (factor, factor, 1), order=1))
     spare = (len(large) - SIZE) // 2
     return large[spare : spare + SIZE, spare : spare + SIZE]
 

@@ -106,7 +106,7 @@ class PlusTasks:
         """
         if self._physics is None:
             self._physics = self._base.build_physics()
-        return self._start | reset_in_pose(self._physics, self._base.init_states[0], joints)
+        return {**self._start, **reset_in_pose(self._physics, self._base.init_states[0], joints)}
 
 
 def reset_in_pose(model: mujoco.MjModel, state: Array, joints: list[float]) -> dict[str, Array]:
@@ -144,7 +144,7 @@ def noise_number(drawn: Mapping[str, Any]) -> int:
     changes = drawn.get(LIBERO_PLUS, {})
     if "noise" not in changes:
         return 0
-    return noise.LIBERO_PLUSS.index(changes["noise"]) * noise.STRENGTHS + changes["strength"]
+    return noise.KINDS.index(changes["noise"]) * noise.STRENGTHS + changes["strength"]
 
 
 def _one_state(base: LiberoTask, number: int) -> LiberoTask:
