@@ -49,13 +49,14 @@ def test_a_report_by_dimension(
     own = PlusPlan.degrade
 
     def watch(plan: PlusPlan, spec: EpisodeSpec, step: int, frames: Array) -> None:
+        frames[:, 100:150] = 200  # the stand-in's scenes are drawn black
         before = frames.copy()
         own(plan, spec, step, frames)
         degraded.append((spec, step, bool((frames[0] != before[0]).any()), bool((frames[1:] != before[1:]).any())))
 
     monkeypatch.setattr(PlusPlan, "degrade", watch)
     folder = tmp_path / "e"
-    assert main(words(checkpoint, folder, "--protocol", "libero_plus", "--plus-tasks", "2")) == 0
+    assert main(words(checkpoint, folder, "--protocol", "libero_plus", "--plus-tasks", "1")) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "as LIBERO-plus' tasks say" in said
     assert "not run: layout: 2 tasks lack confounding objects, 1 tasks lack an export" in said
@@ -63,21 +64,21 @@ def test_a_report_by_dimension(
     found = figures["libero_plus"]
     assert set(found["dimensions"]) == {"all", "camera", "robot", "language", "noise"}
     for name, row in found["dimensions"].items():
-        assert row["pairs"] == row["perturbed"]["episodes"] == (8 if name == "all" else 2)
+        assert row["pairs"] == row["perturbed"]["episodes"] == (4 if name == "all" else 1)
         assert row["low"] <= row["difference"] <= row["high"]
     assert found["left_out"]["background"] == {"table and wall textures": 4}
     assert [row["result"]["spec"]["task"] for row in found["unperturbed_episodes"]] == [NAME, OTHER]
-    assert figures["overall"]["once"]["episodes"] == 8, "unperturbed episodes are no part of the score"
+    assert figures["overall"]["once"]["episodes"] == 4, "unperturbed episodes are no part of the score"
     assert figures["perturb"] == ["libero_plus"]
     assert len(figures["fingerprint"]["libero_plus"]) == 64
     changes = [row["perturbation"]["libero_plus"] for row in figures["episodes"]]
-    assert {change["name"].partition("_view")[0] for change in changes} >= set(BASES)
+    assert {change["dimension"] for change in changes} == {"camera", "robot", "language", "noise"}
     noisy = {
         row["result"]["spec"]["episode_id"]
         for row, change in zip(figures["episodes"], changes, strict=True)
         if "noise" in change
     }
-    assert len(noisy) == 2
+    assert len(noisy) == 1
     assert {spec.episode_id for spec, _, changed, _ in degraded if changed} == noisy, (
         "only these, and before the policy"
     )
@@ -89,9 +90,9 @@ def test_a_report_by_dimension(
 
 
 def test_the_same_again_and_other_words(plus: Path, checkpoint: Path, tmp_path: Path) -> None:
-    """More envs change nothing; clean instructions do."""
+    """Fewer envs change nothing; clean instructions do."""
     rows = []
-    for name, more in (("a", ()), ("b", ("--env.num-envs", "5")), ("c", ("--plus-instruction", "clean"))):
+    for name, more in (("a", ()), ("b", ("--env.num-envs", "1")), ("c", ("--plus-instruction", "clean"))):
         folder = tmp_path / name
         chosen = ("--perturb", "libero_plus", "--plus-tasks", "1", "--tasks", BASES[0])
         assert main(words(checkpoint, folder, *chosen, *more)) == 0
