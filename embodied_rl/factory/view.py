@@ -12,6 +12,7 @@ from embodied_rl.config.train import TrainConfig
 from embodied_rl.policies.preprocessing.fit import ImageFit
 from embodied_rl.sim.libero.protocol import NATIVE, Protocol
 from embodied_rl.sim.mujoco.episodes import TrainingEpisodes
+from embodied_rl.sim.wrappers.protocol_env import Sensor
 from embodied_rl.types import EpisodeSpec
 from embodied_rl.vec_env import EnvInfo
 
@@ -26,8 +27,8 @@ class View:
     while others stand still. crop: cut the pictures as the protocol does; not where the policy itself cuts out their
     middle. device: where MuJoCo Warp simulates and draws, 'cpu' or 'cuda'. training: how episodes may differ from the
     tasks' own (None: they may not). judged: run `native` too as an evaluation does, which knows the end.
-    stop_at_success: end `native` episodes of training there; else they go on to their horizon. run_on, translate: see
-    `ProtocolEnv`.
+    stop_at_success: end `native` episodes of training there; else they go on to their horizon. run_on, translate,
+    sensor: see `ProtocolEnv`.
     """
 
     image_size: int = 64
@@ -44,6 +45,7 @@ class View:
     stop_at_success: bool = True
     run_on: bool = False
     translate: Callable[[EpisodeSpec], EpisodeSpec] | None = None
+    sensor: Sensor | None = None
 
 
 def view_of(policy: Any, **options: Any) -> View:

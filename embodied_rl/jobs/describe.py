@@ -24,7 +24,7 @@ from embodied_rl.telemetry.info import (
     Versions,
 )
 from embodied_rl.telemetry.tables import NOT_REPEATABLE, stand_in_words
-from embodied_rl.utils.suites import OFFICIAL_SUITES, PRO_SUITES, base_suite
+from embodied_rl.utils.suites import LIBERO_PLUS, OFFICIAL_SUITES, PRO_SUITES, base_suite
 from embodied_rl.utils.words import counted, file_size, sentence, time_spent
 
 _STATES = {"heldout": "held-out state", "train": "training state"}
@@ -345,6 +345,8 @@ def _horizon(info: SimulatorInfo) -> str:
 
 
 def _perturbed(info: EvalInfo) -> str:
+    if info.perturb == (LIBERO_PLUS,):
+        return "as LIBERO-plus' tasks say"
     return f"{', '.join(info.perturb)} at level {info.perturb_level:g}" if info.perturb else ""
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from rich.table import Table
 
 from embodied_rl.evaluation.benchmark import BenchmarkReport, Tally
+from embodied_rl.evaluation.change import Change
+from embodied_rl.evaluation.dimensions import ALL, DimensionReport
 from embodied_rl.jobs.describe import (
     eval_words,
     evaluated_words,
@@ -20,19 +22,36 @@ from embodied_rl.jobs.describe import (
 )
 from embodied_rl.jobs.evaluation_setup import Evaluated, EvaluationPlan
 from embodied_rl.jobs.videos import made_videos
+from embodied_rl.sim.libero.plus.names import DIMENSIONS
 from embodied_rl.telemetry.info import EvalInfo
 from embodied_rl.telemetry.pages import write_page
-from embodied_rl.telemetry.tables import cells, figure, interval_words, short_labels, success_table, what_counts
+from embodied_rl.telemetry.tables import (
+    cells,
+    change_cells,
+    figure,
+    interval_words,
+    short_labels,
+    success_table,
+    what_counts,
+)
 from embodied_rl.types import EpisodeSpec
 from embodied_rl.utils.output import replace_text
+from embodied_rl.utils.suites import LIBERO_PLUS
 from embodied_rl.utils.words import counted
 
+DIMENSION_HEADS = ("perturbed", "success once", "unperturbed", "change")
 Premises = Mapping[str, Mapping[int, Sequence[str]]]
 """By task and evaluated initial state, what fails of what the task says; empty where nobody judged."""
 
 
 def write_report(
-    folder: Path, info: EvalInfo, ready: Evaluated, plan: EvaluationPlan, report: BenchmarkReport, took: str
+    folder: Path,
+    info: EvalInfo,
+    ready: Evaluated,
+    plan: EvaluationPlan,
+    report: BenchmarkReport,
+    took: str,
+    dimensions: DimensionReport | None = None,
 ) -> Callable[[], None]:
     """Write report.json and report.html into the folder, and the figures where --json says.
 
@@ -43,12 +62,15 @@ def write_report(
         plan: its episodes.
         report: what was found.
         took: how long, in words.
+        dimensions: what was found on LIBERO-plus.
 
     Returns:
         What writes report.html anew, with the videos of failures that are made by then.
     """
     command, marks = plan.command, ready.marks
     figures = dataclasses.asdict(info) | {"fingerprint": marks, "failed_premises": plan.premises, **report.to_json()}
+    if dimensions is not None:
+        figures[LIBERO_PLUS] = dimensions.to_json()
     text = json.dumps(figures, indent=1)
     replace_text(folder / "report.json", text)
     if command.json:
@@ -73,6 +95,8 @@ def write_report(
             has_success=once.has_success,
             counts=what_counts(once),
             rows=_rows(report),
+            dimension_heads=DIMENSION_HEADS,
+            dimensions=[] if dimensions is None else dimension_rows(dimensions),
             premises=plan.premises,
             failing=_failing(report, plan.premises),
             videos=made_videos(report, folder, command.videos),
@@ -101,6 +125,24 @@ def _rows(report: BenchmarkReport) -> list[tuple[str, Tally]]:
     """All tasks together, the episodes from states that were not trained on (if that is a part of them), each task."""
     unseen = [("states not trained on", report.unseen)] if report.unseen is not None else []
     return [("all tasks", report.overall), *unseen, *report.tasks.items()]
+
+
+def dimension_rows(report: DimensionReport) -> list[tuple[str, list[tuple[str, str]]]]:
+    """A row for each dimension, in the published order, and one for all: label, and cells as figure and interval."""
+    found = []
+    for name in (*DIMENSIONS, ALL):
+        if name in report.dimensions:
+            row = report.dimensions[name]
+            change = change_cells(Change(row.difference, row.low, row.high, row.pairs))
+            found.append((name, [cells(row.perturbed), (f"{row.unperturbed.rate:.1%}", ""), change]))
+        elif name in report.left_out:
+            found.append((name, [(f"0 of {sum(report.left_out[name].values())}", "not run"), ("", ""), ("", "")]))
+    return found
+
+
+def dimension_table(report: DimensionReport) -> Table:
+    """LIBERO-plus' scores for a terminal."""
+    return success_table(DIMENSION_HEADS, dimension_rows(report))
 
 
 def _failing(report: BenchmarkReport, premises: Premises) -> list[tuple[EpisodeSpec, Sequence[str], str]]:

@@ -16,6 +16,7 @@ from embodied_rl.factory.tasks import LIBERO_SUITES
 from embodied_rl.jobs.efficient_inference import EfficientConfig
 from embodied_rl.policies.checkpoints.shipped import SHIPPED, require_shipped_for
 from embodied_rl.policy import ActMode
+from embodied_rl.utils.suites import LIBERO_PLUS
 
 _FAMILIES = ("spatial", "object", "goal", "long")
 SUITES_OF = {
@@ -36,7 +37,8 @@ class BenchmarkCommand(CheckpointOptions):
     suite is too large); --task NAME names one."""
     protocol: str = AUTO
     """Whose way to run an episode: auto (native on the built-in suites, libero on LIBERO's), native (this project's),
-    libero (the same after 10 settle steps), openvla, openvla_oft, openpi, rlinf, rlinf_pi, simplevla or lerobot."""
+    libero (the same after 10 settle steps), openvla, openvla_oft, openpi, rlinf, rlinf_pi, simplevla or lerobot;
+    libero_plus: --perturb libero_plus, on frames of 256 pixels."""
     states: Literal["heldout", "train"] = "heldout"
     """heldout: LIBERO's 50 official states, or other suites' held-out ones; train: those for training."""
     states_per_task: int | None = None
@@ -44,9 +46,14 @@ class BenchmarkCommand(CheckpointOptions):
     at_end: bool = True
     """Run each episode to its horizon, to measure success at the end too; without it an episode ends at success."""
     perturb: tuple[str, ...] = ()
-    """Change each episode: camera, light, texture, object, instruction."""
+    """Change each episode: camera, light, texture, object, instruction. Or libero_plus: run LIBERO-plus' tasks."""
     perturb_level: float = 1.0
     """Scales what --perturb draws."""
+    plus_tasks: int | None = None
+    """LIBERO-plus: only so many tasks of each dimension, spread over the official list (None: all)."""
+    plus_instruction: Literal["official", "clean"] = "official"
+    """LIBERO-plus: instructions as the official code has them, which in most dimensions end with the numbers in the
+    task's name; or without these."""
     mode: ActMode = "greedy"
     """Take the most likely action (greedy), or sample at the checkpoint's temperature."""
     seed: int = 0
@@ -101,6 +108,10 @@ def resolved(benchmark: str, command: BenchmarkCommand, suite: str) -> Benchmark
     Raises:
         UserError: no checkpoint for the suite is shipped.
     """
+    if command.protocol == LIBERO_PLUS and not command.perturb:
+        command = dataclasses.replace(command, perturb=(LIBERO_PLUS,))
+    elif command.protocol == AUTO and LIBERO_PLUS in command.perturb:
+        command = dataclasses.replace(command, protocol=LIBERO_PLUS)
     if command.protocol == AUTO:
         command = dataclasses.replace(command, protocol="libero" if benchmark == "libero" else "native")
     if command.checkpoint == SHIPPED:
@@ -116,5 +127,6 @@ def request_of(benchmark: str, command: BenchmarkCommand) -> dict[str, Any]:
     options["env"] = {"name": kind_of("env", command.env)} | dataclasses.asdict(command.env)
     # as an earlier version wrote it where what came later is not asked for
     unasked = [name for name in ("imports", "keep") if not getattr(command, name)]
+    unasked += [] if LIBERO_PLUS in command.perturb else ["plus_tasks", "plus_instruction"]
     left_out = ("output", "json", *unasked)
     return {"benchmark": benchmark, "options": {k: v for k, v in options.items() if k not in left_out}}

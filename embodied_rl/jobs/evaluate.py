@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from embodied_rl.evaluation.benchmark import BenchmarkReport, summarise
+from embodied_rl.evaluation.dimensions import by_dimension, split
 from embodied_rl.evaluation.results_log import EpisodeResultsLog
 from embodied_rl.factory.info import machine_info, simulator_info, versions
 from embodied_rl.factory.suite_env import SuiteEnv
 from embodied_rl.jobs.describe import eval_head
-from embodied_rl.jobs.eval_report import result_table, write_report
+from embodied_rl.jobs.eval_report import dimension_table, result_table, write_report
 from embodied_rl.jobs.eval_request import BenchmarkCommand
+from embodied_rl.jobs.evaluation_plus import left_out_words
 from embodied_rl.jobs.evaluation_setup import (
     Evaluated,
     EvaluationPlan,
@@ -61,9 +63,17 @@ def run(
         began, earlier = time.perf_counter(), len(ledger.finished)
         _run_episodes(plan, env, ready.policy, ledger, console)
         took = _took(time.perf_counter() - began, len(ledger.finished) - earlier, earlier)
-        report = summarise(ledger.finished, ready.seen.seen, has_success=env.info.has_success)
-        write_page = write_report(folder, info, ready, plan, report, took)
+        counted_ones, dimensions = ledger.finished, None
+        if plan.plus is not None:
+            counted_ones, _ = split(ledger.finished, plan.plus.dimension)
+            dimensions = by_dimension(ledger.finished, plan.plus.dimension, plan.plus.left_out)
+        report = summarise(counted_ones, ready.seen.seen, has_success=env.info.has_success)
+        write_page = write_report(folder, info, ready, plan, report, took, dimensions)
         console.print(result_table(report, plan.premises))
+        if dimensions is not None:
+            console.print(dimension_table(dimensions))
+            for line in left_out_words(dimensions.left_out):
+                console.say(f"not run: {line}")
         if keep:
             console.say(f"report: {folder / 'report.html'}")
         if env.info.has_success:

@@ -28,6 +28,7 @@ from embodied_rl.factory.suites import Tasks, asked, load, open_tasks
 from embodied_rl.factory.view import view_of
 from embodied_rl.jobs.efficient_inference import make_efficient
 from embodied_rl.jobs.eval_request import BenchmarkCommand, suite_name
+from embodied_rl.jobs.evaluation_plus import PlusPlan, make_plus_plan
 from embodied_rl.jobs.fingerprint import fingerprint
 from embodied_rl.jobs.kept_episodes import KeptEpisodes
 from embodied_rl.policies.checkpoints.folder import read_provenance
@@ -41,6 +42,7 @@ from embodied_rl.telemetry.info import EfficientInfo, PolicyInfo
 from embodied_rl.types import EpisodeResult, EpisodeSpec
 from embodied_rl.utils.machine import pick_device
 from embodied_rl.utils.plugins import import_modules
+from embodied_rl.utils.suites import LIBERO_PLUS
 
 if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
@@ -54,6 +56,7 @@ class EvaluationPlan:
 
     command: with what its checkpoint was trained under where nothing else is asked for.
     variants: perturbed episodes, by id; premises: by task and evaluated state, what fails of what the task says.
+    plus: LIBERO-plus' tasks, where these run; its variants are among `variants`, and so are the unperturbed tasks.
     """
 
     command: BenchmarkCommand
@@ -63,6 +66,7 @@ class EvaluationPlan:
     specs: list[EpisodeSpec]
     variants: dict[int, Variant]
     premises: dict[str, dict[int, list[str]]]
+    plus: PlusPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,12 @@ def make_plan(benchmark: str, command: BenchmarkCommand, console: Console) -> Ev
     suite = suite_name(benchmark, command.suite)
     command = _as_trained(command, suite)
     tasks, found = asked(load(suite, command.tasks, command.env), command.env).judged(console)
+    if LIBERO_PLUS in command.perturb:
+        plus = make_plus_plan(command, suite, tasks, protocol(command.protocol))
+        failed = failed_premises(found, {name: [0] for name in tasks.heldout_states})
+        return EvaluationPlan(
+            command, suite, protocol(command.protocol), tasks, plus.specs, plus.variants, failed, plus
+        )
     all_states = tasks.heldout_states if command.states == "heldout" else tasks.train_states
     states = {name: _first(name, rows, command) for name, rows in all_states.items()}
     specs = evaluation_specs(states, command.seed)
@@ -148,6 +158,7 @@ def prepare(plan: EvaluationPlan, command: BenchmarkCommand) -> Evaluated:
     info = policy_info(policy, command.checkpoint)
     assert info.digest is not None, "it was read from files"
     marks = fingerprint(plan.tasks, env, name, device, info.digest, efficient)
+    marks |= {} if plan.plus is None else {LIBERO_PLUS: plan.plus.digest}
     notes = list[str]()
     if drawn is not None:
         notes = policy_deviations(plan.protocol, policy) if observes(policy) == "images" else []
@@ -168,7 +179,8 @@ def evaluation_env(plan: EvaluationPlan, policy: AnyPolicy, renderer: str) -> Su
     if renderer:
         env = dataclasses.replace(scenes(env), renderer=renderer)
     run_on, translate = plan.command.at_end, variant_spec if plan.variants else None
-    view = view_of(policy, protocol=plan.protocol, judged=True, run_on=run_on, translate=translate)
+    sensor = None if plan.plus is None else plan.plus.degrade
+    view = view_of(policy, protocol=plan.protocol, judged=True, run_on=run_on, translate=translate, sensor=sensor)
     opened = open_tasks(tasks, env, view)
     try:
         checkpoint, key = plan.command.checkpoint, getattr(policy, "unnorm_key", None)

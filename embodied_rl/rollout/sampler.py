@@ -227,7 +227,11 @@ def evaluation_specs(tasks: TaskStates, seed: int) -> list[EpisodeSpec]:
 
     The same `seed` gives the same episodes, so that evaluations before and after training are paired.
     """
-    pairs = [(task, int(state)) for task, states in tasks.items() for state in states]
+    return numbered_specs([(task, int(state)) for task, states in tasks.items() for state in states], seed)
+
+
+def numbered_specs(pairs: Sequence[tuple[str, int]], seed: int) -> list[EpisodeSpec]:
+    """An episode of each task and initial state, as often as they are there; their ids are their places."""
     return [
         EpisodeSpec(index, task, state, int(philox(seed, RunStream.EVALUATION, index).integers(_SEED_RANGE)), index)
         for index, (task, state) in enumerate(pairs)

@@ -18,11 +18,11 @@ from embodied_rl.policies.preprocessing.images import image_pipeline
 from embodied_rl.sim.libero.protocol import HOLD, OPEN, Protocol, protocol
 from embodied_rl.utils.dataclass_io import read_dataclass
 from embodied_rl.utils.strict_yaml import read_mapping
-from embodied_rl.utils.suites import base_suite
+from embodied_rl.utils.suites import LIBERO_PLUS, base_suite
 
 _NO_FACTORS = (
     *("checkpoint", "suite", "tasks", "states", "states_per_task", "output", "json", "videos", "at_end"),
-    *("protocol", "perturb", "perturb_level", "imports"),
+    *("protocol", "perturb", "perturb_level", "plus_tasks", "plus_instruction", "imports"),
 )
 _NO_ENV_FACTORS = ("num_envs", "num_threads", "processes")
 """Options that decide no outcome, or that both sides must share."""
@@ -113,6 +113,10 @@ def read_side(path: Path) -> Side:
         raise UserError(f"{path}: suite: write its whole name, such as tabletop_{command.suite}.")
     if path.is_dir():
         command = replace(command, suite=suite_name(request["benchmark"], command.suite))
+    if LIBERO_PLUS in (*command.perturb, command.protocol):
+        raise UserError(
+            f"{path}: eval itself compares LIBERO-plus' tasks with unperturbed ones: leave {LIBERO_PLUS} out."
+        )
     side = Side(
         replace(resolved(benchmark_of(command.suite), command, command.suite), at_end=False, videos=0),
         read_dataclass(ProtocolChanges, changes, where="protocol", source=str(path)),

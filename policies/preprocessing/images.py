@@ -47,6 +47,7 @@ class ImagePipeline:
 
 PIPELINES = {
     "as_rendered": ImagePipeline(),
+    "resized": ImagePipeline(resize=bilinear_pillow),
     # openvla/openvla and moojink/openvla-oft, experiments/robot: libero/libero_utils.py, openvla_utils.py;
     # PRIME-RL/SimpleVLA-RL has the same in verl/utils/libero_utils.py and verl/workers/rollout/rob_rollout.py
     "openvla": ImagePipeline(mirror=True, jpeg=True, resize=lanczos3_tf, crop_area=0.9),

@@ -19,7 +19,7 @@ import numpy as np
 
 from embodied_rl.errors import UserError, did_you_mean
 from embodied_rl.types import Array
-from embodied_rl.utils.suites import PRO_SUITES
+from embodied_rl.utils.suites import LAYOUT_SUITES, PRO_SUITES, base_suite
 
 FORMAT = 1
 INSTALL = "embodied-rl assets install libero"
@@ -28,8 +28,18 @@ _COMPRESSION = 6
 
 def install_command(name: str) -> str:
     """What makes the exported tasks of a suite, or of a task 'suite/short_name'."""
+    return INSTALL.replace("libero", _benchmark(name)) + _suite_words(name)
+
+
+def _benchmark(name: str) -> str:
+    """What `assets` calls the benchmark of a suite or a task."""
     suite = name.partition("/")[0]
-    return f"{INSTALL}-pro --suites {suite}" if suite in PRO_SUITES else INSTALL
+    return "libero-pro" if suite in PRO_SUITES else "libero-plus" if suite in LAYOUT_SUITES else "libero"
+
+
+def _suite_words(name: str) -> str:
+    suite = name.partition("/")[0]
+    return f" --suites {base_suite(suite) if suite in LAYOUT_SUITES else suite}" if _benchmark(name) != "libero" else ""
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -79,9 +89,9 @@ class BlobStore:
         except zlib.error:
             data = b""
         if hashlib.sha256(data).hexdigest() != digest:
-            benchmark = "libero-pro" if self._name.partition("/")[0] in PRO_SUITES else "libero"
             raise UserError(
-                f"{path} is damaged; run: embodied-rl assets verify {benchmark}, then {install_command(self._name)}"
+                f"{path} is damaged; run: embodied-rl assets verify {_benchmark(self._name)}, "
+                f"then {install_command(self._name)}"
             )
         return data
 

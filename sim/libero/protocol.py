@@ -205,7 +205,19 @@ LEROBOT = Protocol(
     unnormalise="a std + mean",
 )
 
-PROTOCOLS = {p.name: p for p in (NATIVE, LIBERO, OPENVLA, OPENVLA_OFT, OPENPI, RLINF, RLINF_PI, SIMPLEVLA, LEROBOT)}
+LIBERO_PLUS = Protocol(
+    name="libero_plus",
+    source="this project, for LIBERO-plus: as libero on frames of 256 pixels, which its sensor noise needs, resized to "
+    "the policy's size; sylvestf/LIBERO-plus 4976dc3: README.md, libero/libero/envs/env_wrapper.py",
+    render_size=256,
+    images="resized",
+    settle_steps=10,
+    horizons=_OPENVLA_HORIZONS,
+)
+
+PROTOCOLS = {
+    p.name: p for p in (NATIVE, LIBERO, LIBERO_PLUS, OPENVLA, OPENVLA_OFT, OPENPI, RLINF, RLINF_PI, SIMPLEVLA, LEROBOT)
+}
 
 
 def protocol(name: str) -> Protocol:

@@ -31,13 +31,13 @@ from embodied_rl.sim.libero.premises import Premises
 from embodied_rl.sim.mujoco.era import mark, require
 from embodied_rl.sim.mujoco.indicators import FIRST_GROUP
 from embodied_rl.sim.mujoco.task import In, Indicator, JointRange, MujocoTask, On, OnSite, Predicate
-from embodied_rl.utils.suites import OFFICIAL_SUITES, PRO_SUITES, base_suite
+from embodied_rl.utils.suites import LAYOUT_SUITES, OFFICIAL_SUITES, PRO_SUITES, base_suite
 
 HORIZONS = {"libero_spatial": 220, "libero_object": 280, "libero_goal": 300, "libero_10": 520, "libero_90": 400}
 """Control steps of an episode after its settle steps, as OpenVLA's evaluation counts them; LIBERO-PRO's suites have
 those of the suites that they vary."""
 EVALUATION_STATES = 50
-"""The official initial states of a task come first."""
+"""The official initial states of a task come first; LIBERO-plus' layouts have one."""
 _HIDDEN_GROUP = 3
 _PREDICATES: dict[str, type[Predicate]] = {kind.__name__: kind for kind in (On, OnSite, In, JointRange)}
 
@@ -158,9 +158,10 @@ def _task(root: Path, exported: dict[str, Any], era: Era) -> LiberoTask:
         )
     store = BlobStore(root, exported["name"])
     states = unpack_array(store, exported["init_states"])
-    if len(states) < EVALUATION_STATES:
-        raise ValueError(f"{len(states)} initial states instead of {EVALUATION_STATES}")
     suite = exported["name"].partition("/")[0]
+    evaluated = 1 if suite in LAYOUT_SUITES else EVALUATION_STATES
+    if len(states) < evaluated:
+        raise ValueError(f"{len(states)} initial states instead of {evaluated}")
     return LiberoTask(
         name=exported["name"],
         suite=suite,
@@ -168,8 +169,8 @@ def _task(root: Path, exported: dict[str, Any], era: Era) -> LiberoTask:
         max_episode_steps=HORIZONS[base_suite(suite)],
         goal=tuple(_predicate(fields) for fields in exported["goal"]),
         init_states=states,
-        train_states=range(EVALUATION_STATES, len(states)),
-        heldout_states=range(EVALUATION_STATES),
+        train_states=range(evaluated, len(states)),
+        heldout_states=range(evaluated),
         build_physics=partial(_load_physics, root, exported["name"], tuple(exported["physics"]), era),
         build_visual=partial(
             _load_visual,

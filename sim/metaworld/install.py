@@ -8,19 +8,14 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
-import importlib.util
 import os
 import shutil
-import sys
 import tempfile
-import venv
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.libero.install.pip import pip
+from embodied_rl.sim.libero.install.pip import pip, python_with_pip
 from embodied_rl.utils.cache_dir import cache_dir
 from embodied_rl.utils.lock import locked
 
@@ -99,23 +94,12 @@ def _download(place: Path) -> Path:
     pins = place / "pins.txt"
     pins.write_text(f"metaworld=={VERSION} --hash=sha256:{SHA256}\n")
     options = ["--quiet", "--no-deps", "--no-cache-dir", "--only-binary=:all:", "--require-hashes"]
-    with _python_with_pip(place) as python:
-        pip(
-            python,
-            "download",
-            *options,
-            *("--dest", str(place), "--requirement", str(pins)),
-            what=f"download MetaWorld {VERSION}",
-            settings={"TMPDIR": str(place), "TEMP": str(place)},
-        )
+    pip(
+        python_with_pip(place),
+        "download",
+        *options,
+        *("--dest", str(place), "--requirement", str(pins)),
+        what=f"download MetaWorld {VERSION}",
+        settings={"TMPDIR": str(place), "TEMP": str(place)},
+    )
     return place / WHEEL
-
-
-@contextmanager
-def _python_with_pip(place: Path) -> Iterator[Path]:
-    """This Python, or one of a virtual environment where this one has no pip."""
-    if importlib.util.find_spec("pip") is not None:
-        yield Path(sys.executable)
-        return
-    venv.EnvBuilder(with_pip=True).create(place / "python")
-    yield place / "python" / "bin" / "python"

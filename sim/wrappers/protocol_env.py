@@ -13,6 +13,9 @@ from embodied_rl.vec_env import VecEnv
 
 Prepare = Callable[[Array, Array], None]
 """Fills uint8 [N, V, H, W, 3] of the policy's size from rendered images of another size."""
+Sensor = Callable[[EpisodeSpec, int, Array], None]
+"""Degrades the rendered images of one env in place, uint8 [V, H, W, 3], so many control steps after the settle steps of
+the episode."""
 
 
 class ProtocolEnv:
@@ -28,6 +31,7 @@ class ProtocolEnv:
         run_on: an episode goes on to its horizon after success, so that `at_end` is known. Otherwise it ends at the
             first success, as in the official scripts.
         translate: from an episode to what `env` is reset to, where its tasks go by other names.
+        sensor: what the cameras do to what the policy sees; people see frames without it.
 
     Example:
         >>> env = ProtocolEnv(libero_env, protocol("openvla-oft"), image_size=224, cameras=2, prepare=prepare)
@@ -43,6 +47,7 @@ class ProtocolEnv:
         prepare: Prepare | None = None,
         run_on: bool = False,
         translate: Callable[[EpisodeSpec], EpisodeSpec] | None = None,
+        sensor: Sensor | None = None,
     ) -> None:
         self.num_envs = env.num_envs
         self._env = env
@@ -56,8 +61,11 @@ class ProtocolEnv:
         self._prepare = prepare
         self._run_on = run_on
         self._translate = translate or (lambda spec: spec)
-        self._episodes: dict[int, int] = {}
-        """Episode id by env id."""
+        self._sensor = sensor
+        self._episodes: dict[int, EpisodeSpec] = {}
+        """By env id."""
+        self._steps: dict[int, int] = {}
+        """Control steps since the settle steps, by env id."""
         self._won: set[int] = set()
         """Env ids whose episode has succeeded."""
         self._broken: set[int] = set()
@@ -74,7 +82,8 @@ class ProtocolEnv:
         self._env.reset(env_ids, [self._translate(spec) for spec in episodes])
         self._won.difference_update(env_ids)
         self._broken.difference_update(env_ids)
-        self._episodes |= {env_id: spec.episode_id for env_id, spec in zip(env_ids, episodes, strict=True)}
+        self._episodes |= dict(zip(env_ids, episodes, strict=True))
+        self._steps |= dict.fromkeys(env_ids, 0)
         if not len(self._settle):
             return
         result = self._env.step(env_ids, self._settle.expand(len(env_ids), -1, -1))
@@ -96,6 +105,7 @@ class ProtocolEnv:
             if whole:
                 result.put(whole, self._env.step([env_ids[row] for row in whole], actions[whole]).to("cpu"))
         for row in whole:
+            self._steps[env_ids[row]] += int(result.steps_taken[row])
             self._judge(env_ids[row], result, row)
         return result.to(self.info.device)
 
@@ -110,6 +120,10 @@ class ProtocolEnv:
         lost = self._env.observe(env_ids, frames)
         out.proprio[:rows], out.instruction[:rows] = frames.proprio, frames.instruction
         seen = frames.images[:, : len(self.info.cameras)]
+        if self._sensor is not None:
+            seen = seen.cpu()
+            for row, env_id in enumerate(env_ids):
+                self._sensor(self._episodes[env_id], self._steps[env_id], seen[row].numpy())
         if self._prepare is None:
             out.images[:rows] = seen
         else:
@@ -143,4 +157,6 @@ class ProtocolEnv:
                 result.steps_taken[row] = first + 1
                 result.terminated[row], result.truncated[row] = True, False
         if self._run_on and (result.terminated[row] or result.truncated[row]):
-            self._at_end[self._episodes[env_id]] = first is not None and held[int(result.steps_taken[row]) - 1]
+            self._at_end[self._episodes[env_id].episode_id] = (
+                first is not None and held[int(result.steps_taken[row]) - 1]
+            )

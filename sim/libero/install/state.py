@@ -27,7 +27,7 @@ from embodied_rl.sim.libero.premise_files import FOLDER
 from embodied_rl.utils.output import folder_bytes
 
 _OURS = {
-    *(benchmark.manifest for benchmark in INSTALLABLE.values()),
+    *(name for benchmark in INSTALLABLE.values() for name in benchmark.files),
     "licenses",
     "tasks",
     "blobs",
@@ -159,15 +159,19 @@ def remove(root: Path, benchmark: Benchmark) -> int:
     kept = [name for name in installed(root) if name not in own]
     with alone(root):
         before = folder_bytes(root)
-        if not kept and not any((root / other.manifest).is_file() for other in _others(benchmark)):
+        if not kept and not any(_has_files(root, other) for other in _others(benchmark)):
             shutil.rmtree(root.resolve())
             if root.is_symlink():
                 root.unlink()
             return before
-        if not own and not (root / benchmark.manifest).is_file():
+        if not own and not _has_files(root, benchmark):
             raise absent
         _remove_own(root, benchmark, kept)
         return before - folder_bytes(root)
+
+
+def _has_files(root: Path, benchmark: Benchmark) -> bool:
+    return any((root / name).is_file() for name in benchmark.files)
 
 
 def _others(benchmark: Benchmark) -> list[Benchmark]:
@@ -181,7 +185,8 @@ def _remove_own(root: Path, benchmark: Benchmark, kept: list[str]) -> None:
     prints = {fingerprint(exported) for exported in tasks}
     for suite in benchmark.suites:
         shutil.rmtree(root / "tasks" / suite, ignore_errors=True)
-    (root / benchmark.manifest).unlink(missing_ok=True)
+    for name in benchmark.files:
+        (root / name).unlink(missing_ok=True)
     if benchmark is LIBERO:
         shutil.rmtree(root / OFFICIAL, ignore_errors=True)
     for path in (*BlobStore(root).folder.glob("*/*"), *(root / FOLDER).glob("*/*.json")):

