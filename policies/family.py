@@ -98,6 +98,8 @@ class PolicyFamily:
     """Options of `factory.policies.PublishedOptions` that apply."""
     holds: Callable[[Mapping[str, Any]], bool]
     """Whether a published config.json is of this family; our own say their family's name."""
+    instructed: bool = True
+    """Whether a policy of images reads the instruction too."""
 
     def _module(self, name: str) -> Any:
         return import_module(f"embodied_rl.policies.{self.name}.{name}")
