@@ -83,7 +83,8 @@ class TrainingMode:
 class PolicyFamily:
     """One kind of policy: the package `embodied_rl.policies.NAME`, whose modules are imported when they are needed.
 
-    All families have the same modules: config, model, policy, start, checkpoint, hf_format, memory.
+    All families have the same modules: config, model, policy, start, checkpoint, hf_format, and memory where `plan`
+    counts it.
 
     Example:
         family = FAMILIES["pi0"]

@@ -66,7 +66,7 @@ def check_told_apart(kind: str, names: Sequence[str]) -> None:
     """UserError where a policy of that kind reads no instruction and is to do several tasks; names: of these."""
     if not FAMILIES[kind].instructed and len(names) > 1:
         raise UserError(
-            f"{kind} reads no instruction and can't tell {len(names)} tasks apart: name one, such as --tasks {names[0]}."
+            f"{kind} reads no instruction and can't tell {len(names)} tasks apart: name one, as in --tasks {names[0]}."
         )
 
 

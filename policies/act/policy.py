@@ -7,10 +7,9 @@ horizon that are not executed have no term. Greedy acting takes the mean, or ave
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -20,8 +19,10 @@ from embodied_rl.errors import UserError, suggest
 from embodied_rl.policies.act.config import ACTModelConfig
 from embodied_rl.policies.act.ensembling import TemporalEnsembler
 from embodied_rl.policies.act.model import ACTModel, Latent, Read
+from embodied_rl.policies.checkpoints.adapters import Base
 from embodied_rl.policies.flow import log_density, loss_noise, normal_entropy
 from embodied_rl.policies.pi0.normalise import Pi0Statistics, Robot
+from embodied_rl.policies.steering import Steering
 from embodied_rl.policy import ActMode, PolicyTraits, action_chunks, masked_steps, void_rows
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, Array, EvalOutput, Observation
@@ -42,7 +43,6 @@ class ACTPolicy(nn.Module):
     Attributes:
         with_value: fill `value`.
         fresh_critic: why its value head is new, '' where it is its checkpoint's.
-        mixed_precision: the network multiplies in bfloat16 (autocast).
         resized: parameters that began in part at zero, since another robot's did not fit.
 
     Example:
@@ -61,10 +61,9 @@ class ACTPolicy(nn.Module):
             check_sizes(robot.statistics, config)
         self.with_value = False
         self.fresh_critic = ""
-        self.mixed_precision = False
         self.compiled = False
-        self.steering = None
-        self.base = None
+        self.steering: Steering | None = None
+        self.base: Base | None = None
         self.source_files: tuple[Path, ...] = ()
         self.resized: frozenset[str] = frozenset()
         self.action_dim = self.terms_per_step = config.action_dim
@@ -212,8 +211,7 @@ class ACTPolicy(nn.Module):
         if not config.use_vae or not (self.training or rng is not None):
             return self._error(self.read(images, proprio), wanted, mask)
         state = self._state(proprio)
-        with self.precision():
-            found = self.model.latent(state, wanted, mask)
+        found = self.model.latent(state, wanted, mask)
         shape = (len(actions), 1, config.latent_dim)
         normal, _ = loss_noise(self.loss_calls if self.training else None, shape, rng)
         latent = found.mean + (0.5 * found.log_var).exp() * normal[:, 0].to(self.device)
@@ -230,22 +228,16 @@ class ACTPolicy(nn.Module):
                 f"{tuple(images.shape)}: render that many cameras at that size"
             )
         state = self._state(proprio)
-        with self.precision():
-            return self.model.read(self._pixels(images.to(self.device)), state, latent)
+        return self.model.read(self._pixels(images.to(self.device)), state, latent)
 
     def actions(self, read: Read) -> Tensor:
         """The normalised chunk, float32 [N,H,A]."""
-        with self.precision():
-            return self.model.actions(read)
+        return self.model.actions(read)
 
     @torch.no_grad()
     def summarise(self, images: Tensor, proprio: Tensor, instruction: list[str]) -> Tensor:
         """See `PolicyTraits.summarise`: the mean of the encoder's tokens, float32 [N,D]."""
         return self.read(images, proprio).tokens.mean(dim=1).float()
-
-    def precision(self) -> AbstractContextManager[Any]:
-        """The context in which the network computes."""
-        return torch.autocast(self.device.type, torch.bfloat16) if self.mixed_precision else nullcontext()
 
     def _state(self, proprio: Tensor) -> Tensor:
         """Raw proprio -> normalised, float32 [N,P] on the policy's device."""
@@ -272,8 +264,7 @@ class ACTPolicy(nn.Module):
 
     def _value(self, read: Read) -> Tensor:
         """float32 [N]; its gradient stops at what the encoder says."""
-        with self.precision():
-            return self.model.value(read.tokens.mean(dim=1).detach())
+        return self.model.value(read.tokens.mean(dim=1).detach())
 
     def _error(self, read: Read, wanted: Tensor, mask: Tensor | None) -> Tensor:
         return masked_steps(self.actions(read) - wanted, mask).abs().mean()
