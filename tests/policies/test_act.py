@@ -137,9 +137,7 @@ def test_presets_and_sizes() -> None:
             model = ACTModel(config)
         return sum(p.numel() for name, p in model.named_parameters() if not name.startswith(("value_head", "log_std")))
 
-    assert (
-        count(replace(act_base(), action_dim=14, proprio_dim=14)) == 51_597_190 - 9_600
-    )  # LeRobot's, without frozen norms
+    assert count(replace(act_base(), action_dim=6, proprio_dim=6)) == 51_597_190  # as LeRobot counts its own
     assert 0.5e6 < count(preset("nano")) < 2e6
     assert 2e6 < count(preset("tiny")) < 8e6
     with pytest.raises(UserError, match="unknown act preset 'nan'"):

@@ -5,6 +5,7 @@ Writes one folder of LeRobot's own ACT a case, with what it computed in NAME.npz
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,24 @@ def as_before(folder: Path) -> None:
     assert extract_normalization_stats(weights).keys() == {name.rpartition(".")[0] for name in stats}
 
 
+def published() -> dict[str, list[int]]:
+    """Names and shapes of the paper's sizes, for ALOHA."""
+    with torch.device("meta"):
+        policy = ACTPolicy(
+            ACTConfig(
+                input_features={
+                    "observation.images.top": PolicyFeature(FeatureType.VISUAL, (3, 480, 640)),
+                    "observation.state": PolicyFeature(FeatureType.STATE, (14,)),
+                },
+                output_features={"action": PolicyFeature(FeatureType.ACTION, (14,))},
+                pretrained_backbone_weights=None,
+                device="cpu",
+                push_to_hub=False,
+            )
+        )
+    return {name: list(tensor.shape) for name, tensor in policy.state_dict().items()}
+
+
 def main() -> None:
     """See above."""
     for number, name in enumerate(CASES):
@@ -133,6 +152,7 @@ def main() -> None:
             numbers["loss"] = loss(policy, before, numbers)
         np.savez(f"{name}.npz", **numbers)
     as_before(Path("ensemble"))
+    Path("published.json").write_text(json.dumps(published()))
     policy = ACTPolicy.from_pretrained("ours", strict=True)
     before, after = make_pre_post_processors(policy.config, pretrained_path="ours")
     config = policy.config

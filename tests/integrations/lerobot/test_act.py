@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -18,7 +19,9 @@ from torch import Tensor
 from embodied_rl.errors import UserError
 from embodied_rl.policies.act import policy as act_policy
 from embodied_rl.policies.act.checkpoint import ACTOptions, load
+from embodied_rl.policies.act.config import act_base
 from embodied_rl.policies.act.hf_format import save_published
+from embodied_rl.policies.act.model import ACTModel
 from embodied_rl.policies.act.policy import ACTPolicy
 from embodied_rl.policies.act.resnet import FrozenBatchNorm2d
 from embodied_rl.rng import DecisionRng
@@ -29,6 +32,7 @@ ROOT = Path(__file__).parents[3]
 LEROBOT = Path(sys.prefix) / "lerobot"
 """Where .ci/install-lerobot puts it."""
 CAMERAS = ("top", "front")
+OURS_ALONE = ("model.log_std", "model.value_head.")
 
 pytestmark = pytest.mark.process
 
@@ -109,6 +113,16 @@ def test_lerobot_reads_what_we_write(folder: Path) -> None:
     torch.testing.assert_close(chunk(policy, numbers), expected, rtol=0, atol=1e-5)
     again = load(folder / "ours", ACTOptions())
     torch.testing.assert_close(chunk(again, numbers), expected, rtol=0, atol=1e-5)
+
+
+def test_the_published_size(folder: Path) -> None:
+    theirs = {name: tuple(shape) for name, shape in json.loads((folder / "published.json").read_text()).items()}
+    assert theirs.pop("model.vae_encoder_pos_enc") == (1, 102, 512)
+    config = replace(act_base(), frame=(480, 640), num_cameras=1, action_dim=14, proprio_dim=14)
+    with torch.device("meta"):
+        ours = ACTModel(config).state_dict()
+    named = {f"model.{name}": tuple(tensor.shape) for name, tensor in ours.items()}
+    assert {name: shape for name, shape in named.items() if not name.startswith(OURS_ALONE)} == theirs
 
 
 def test_lerobots_files_written_again_are_the_same(folder: Path, tmp_path: Path) -> None:
