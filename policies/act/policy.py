@@ -252,7 +252,9 @@ class ACTPolicy(nn.Module):
         """uint8 [N,V,S,S,3] -> the frame in the middle, normalised: float32 [N,V,3,h,w]."""
         (height, width), size = self.config.frame, self.config.image_size
         top, left = (size - height) // 2, (size - width) // 2
-        pixels = images[:, :, top : top + height, left : left + width].permute(0, 1, 4, 2, 3).float() / 255
+        pixels = images[:, :, top : top + height, left : left + width].permute(0, 1, 4, 2, 3)
+        # not channels last, for which oneDNN's backward of a narrow first convolution writes past its memory
+        pixels = pixels.float().contiguous() / 255
         mean, std = (
             torch.tensor(numbers, device=self.device).view(-1, 3, 1, 1) for numbers in self.config.image_statistics
         )

@@ -55,7 +55,7 @@ def tiny_policy(seed: int = 0, **changes: object) -> ACTPolicy:
 
 def published_policy() -> ACTPolicy:
     """A narrow transformer on a ResNet-18, as LeRobot's files can say it."""
-    cameras = {"image_mean": (0.1, 0.2, 0.3, 0.4, 0.5, 0.6), "image_std": (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)}
+    cameras = {"image_mean": (0.125, 0.25, 0.375, 0.5, 0.625, 0.75), "image_std": (0.5, 0.25, 0.375, 0.75, 1.0, 0.625)}
     return tiny_policy(3, backbone_blocks=(2, 2, 2, 2), backbone_width=64, frame=(32, 40), **cameras)
 
 

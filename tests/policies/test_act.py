@@ -295,7 +295,7 @@ def test_statistics_among_the_weights_and_other_normalisations(theirs: Path, tmp
     torch.testing.assert_close(load(before, ACTOptions()).act(obs, rng(2), "greedy").actions, expected)
     mapping = dict.fromkeys(("VISUAL", "STATE", "ACTION"), "MIN_MAX")
     limits = copied(theirs, tmp_path / "limits", normalization_mapping=mapping)
-    with pytest.raises(UserError, match=r"normalises STATE by MEAN_STD, and config\.json by MIN_MAX"):
+    with pytest.raises(UserError, match=r"normalises ACTION by MEAN_STD, and config\.json by MIN_MAX"):
         load(limits, ACTOptions())
     for path in limits.glob("policy_*"):
         path.unlink()
