@@ -151,7 +151,7 @@ def _no_places(policy: ACTPolicy) -> None:
 def test_a_broken_network_is_told(break_it: Any, folder: Path) -> None:
     policy, numbers = read(folder, "mean_std")
     break_it(policy)
-    assert np.abs(chunk(policy, numbers) - numbers["chunk"]).max() > 1e-3
+    assert np.abs(chunk(policy, numbers).numpy() - numbers["chunk"]).max() > 1e-3
 
 
 def test_every_wrong_parameter_is_named(folder: Path, tmp_path: Path) -> None:
