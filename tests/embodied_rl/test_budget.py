@@ -26,7 +26,7 @@ LINES = {
     "data": 2790,
     "evaluation": 1910,
     "factory": 2910,
-    "jobs": 8330,
+    "jobs": 8350,
     "learner": 2380,
     "rewards": 1310,
     "rollout": 2060,
