@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
 from embodied_rl.config.env import MujocoConfig
-from embodied_rl.config.policies import OpenVLAConfig, OpenVLAOFTConfig, Pi0Config, SmolVLAConfig
+from embodied_rl.config.policies import ACTConfig, OpenVLAConfig, OpenVLAOFTConfig, Pi0Config, SmolVLAConfig
 from embodied_rl.config.train import TrainConfig
 from embodied_rl.configs.tabletop import TABLETOP_GRPO, TABLETOP_PPO
 from embodied_rl.evaluation.config import EvalConfig
@@ -72,6 +72,18 @@ _PI0_GRPO = replace(
 _SMOLVLA_PPO, _SMOLVLA_GRPO = (
     replace(base, protocol="lerobot", policy=SmolVLAConfig(train_expert_only=True)) for base in (_PI0_PPO, _PI0_GRPO)
 )
+# ACT reads no instruction: one task. All of it trains.
+_ACT_PPO, _ACT_GRPO = (
+    replace(
+        base,
+        suite="libero_goal",
+        tasks=("turn_on_the_stove",),
+        protocol="lerobot",
+        policy=ACTConfig(),
+        learner=replace(base.learner, lr=1e-5),
+    )
+    for base in (_PI0_PPO, _PI0_GRPO)
+)
 
 RECIPES: dict[str, TrainConfig] = {
     "libero_openvla_ppo": LIBERO_PPO,
@@ -84,4 +96,6 @@ RECIPES: dict[str, TrainConfig] = {
     "libero_pi0_grpo": _PI0_GRPO,
     "libero_smolvla_ppo": _SMOLVLA_PPO,
     "libero_smolvla_grpo": _SMOLVLA_GRPO,
+    "libero_act_ppo": _ACT_PPO,
+    "libero_act_grpo": _ACT_GRPO,
 }

@@ -1,4 +1,4 @@
-"""Policies that decide a whole chunk at once (OpenVLA-OFT, pi0, SmolVLA) on two tabletop tasks: for one CPU core.
+"""Policies that decide a whole chunk at once on two tabletop tasks, ACT on one: for one CPU core.
 
 Each starts from a checkpoint that few demonstrations made (docs/results/policies.md has the commands).
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from embodied_rl.algorithms.config import GRPOConfig, PPOConfig
-from embodied_rl.config.policies import OpenVLAOFTConfig, Pi0Config, SmolVLAConfig
+from embodied_rl.config.policies import ACTConfig, OpenVLAOFTConfig, Pi0Config, SmolVLAConfig
 from embodied_rl.config.train import TrainConfig
 from embodied_rl.configs.tabletop import TABLETOP_GRPO, TABLETOP_PPO
 from embodied_rl.rollout.config import RolloutConfig
@@ -54,6 +54,8 @@ _PI0_PPO = replace(
 )
 # The settings of pi0, whose sampler and densities it has; nobody has run them to convergence.
 _SMOLVLA_PPO, _SMOLVLA_GRPO = (replace(base, policy=SmolVLAConfig()) for base in (_PI0_PPO, _PI0_GRPO))
+# ACT reads no instruction, so it learns one task; nobody has run these settings to convergence either.
+_ACT_PPO, _ACT_GRPO = (replace(base, policy=ACTConfig(), tasks=_PI0_TASKS[:1]) for base in (_PI0_PPO, _PI0_GRPO))
 
 RECIPES: dict[str, TrainConfig] = {
     "tabletop_openvla_oft_ppo": _OFT_PPO,
@@ -62,4 +64,6 @@ RECIPES: dict[str, TrainConfig] = {
     "tabletop_pi0_grpo": _PI0_GRPO,
     "tabletop_smolvla_ppo": _SMOLVLA_PPO,
     "tabletop_smolvla_grpo": _SMOLVLA_GRPO,
+    "tabletop_act_ppo": _ACT_PPO,
+    "tabletop_act_grpo": _ACT_GRPO,
 }

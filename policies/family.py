@@ -83,7 +83,8 @@ class TrainingMode:
 class PolicyFamily:
     """One kind of policy: the package `embodied_rl.policies.NAME`, whose modules are imported when they are needed.
 
-    All families have the same modules: config, model, policy, start, checkpoint, hf_format, memory.
+    All families have the same modules: config, model, policy, start, checkpoint, hf_format, and memory where `plan`
+    counts it.
 
     Example:
         family = FAMILIES["pi0"]
@@ -98,6 +99,8 @@ class PolicyFamily:
     """Options of `factory.policies.PublishedOptions` that apply."""
     holds: Callable[[Mapping[str, Any]], bool]
     """Whether a published config.json is of this family; our own say their family's name."""
+    instructed: bool = True
+    """Whether a policy of images reads the instruction too."""
 
     def _module(self, name: str) -> Any:
         return import_module(f"embodied_rl.policies.{self.name}.{name}")

@@ -21,9 +21,9 @@ class ExportCommand(CheckpointOptions, PushOptions):
     """Write a policy in the published layout of its kind, with a model card for the Hugging Face hub.
 
     OpenVLA's Hugging Face files, and openvla-oft's beside them: LoRA adapters are merged, the critic goes into a file
-    of its own, which other programs ignore. pi0: the files of openpi or LeRobot, SmolVLA: of LeRobot, without what only
-    training needs. Small presets have parts that none of these layouts has a place for: --layout native writes any
-    policy in embodied-rl's own, in one folder with its adapters merged.
+    of its own, which other programs ignore. pi0: the files of openpi or LeRobot, SmolVLA and ACT: of LeRobot, without
+    what only training needs. Small presets have parts that none of these layouts has a place for: --layout native
+    writes any policy in embodied-rl's own, in one folder with its adapters merged.
 
     A robot's recordings become a data set, and a data set goes to the hub: `embodied-rl export run.mcap --help` lists
     the options of that.
@@ -34,7 +34,7 @@ class ExportCommand(CheckpointOptions, PushOptions):
     dtype: Literal["keep", "float32", "bfloat16"] = "keep"
     """Number format of the weights; keep leaves them as they are."""
     layout: Literal["openpi", "lerobot", "native"] | None = None
-    """Whose files a pi0 becomes (None: openpi's); a SmolVLA becomes LeRobot's. native: ours, for any policy."""
+    """Whose files a pi0 becomes (None: openpi's); a SmolVLA or ACT becomes LeRobot's. native: ours, for any policy."""
     cameras: tuple[str, ...] = ()
     """LeRobot's names of the cameras, in their order, such as image image2."""
     evaluations: tuple[Path, ...] = ()

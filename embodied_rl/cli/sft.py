@@ -11,7 +11,7 @@ from embodied_rl.config.train import known_kind
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.utils.output import try_output
 
-POLICIES = ("openvla", "openvla_oft", "pi0", "smolvla")
+POLICIES = ("openvla", "openvla_oft", "pi0", "smolvla", "act")
 
 
 def main(argv: list[str]) -> int:

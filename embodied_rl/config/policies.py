@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from embodied_rl.policies.act import ACTConfig
 from embodied_rl.policies.checkpoints.shipped import SHIPPED
 from embodied_rl.policies.family import Observes
 from embodied_rl.policies.mlp import MLPConfig
@@ -17,6 +18,7 @@ __all__ = [
     "CUSTOM",
     "CUSTOM_BEFORE",
     "SHIPPED",
+    "ACTConfig",
     "CustomPolicyConfig",
     "FlowPolicyConfig",
     "MLPConfig",
@@ -48,12 +50,13 @@ class PolicyObjectConfig(CustomPolicyConfig):
 
 CUSTOM, CUSTOM_BEFORE = "custom", "own"
 """What checkpoints say of a custom policy, in place of a family's name; of one of an earlier version."""
-PolicyConfig = OpenVLAConfig | OpenVLAOFTConfig | Pi0Config | SmolVLAConfig | MLPConfig | CustomPolicyConfig
+PolicyConfig = OpenVLAConfig | OpenVLAOFTConfig | Pi0Config | SmolVLAConfig | ACTConfig | MLPConfig | CustomPolicyConfig
 POLICIES: dict[str, type[PolicyConfig]] = {
     "openvla": OpenVLAConfig,
     "openvla_oft": OpenVLAOFTConfig,
     "pi0": Pi0Config,
     "smolvla": SmolVLAConfig,
+    "act": ACTConfig,
     "mlp": MLPConfig,
     "custom": PolicyObjectConfig,
 }

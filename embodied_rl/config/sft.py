@@ -91,11 +91,11 @@ class SftCommand(SftConfig):
     """Begin from this policy: folder of a run or checkpoint, or OWNER/NAME[@REVISION] on the Hugging Face hub, ours or
     published, of whatever robot. Sizes, statistics and words become the data's ('': random weights)."""
     policy: str | None = None
-    """Kind of policy: openvla, openvla_oft, pi0 or smolvla (None: the checkpoint's, or openvla); or one that a module
-    of yours registers (--import)."""
+    """Kind of policy: openvla, openvla_oft, pi0, smolvla or act (None: the checkpoint's, or openvla); or one that a
+    module of yours registers (--import)."""
     preset: str | None = None
-    """Size of a new policy: nano, tiny or 7b; of pi0 nano, tiny, nano_pi05 or tiny_pi05; of smolvla nano (None: nano).
-    Of a published pi0: pi0_base, pi05_base or pi05_libero."""
+    """Size of a new policy: nano, tiny or 7b; of pi0 nano, tiny, nano_pi05 or tiny_pi05; of smolvla nano; of act nano,
+    tiny or act_base (None: nano). Of a published pi0: pi0_base, pi05_base or pi05_libero."""
     tokenizer: str | None = None
     """The language model's tokenizer.json, for a published pi0 (PaliGemma's) or SmolVLA (None: the one beside its
     weights)."""

@@ -22,7 +22,7 @@ def summary_of(policy: Any) -> Callable[[torch.Tensor, torch.Tensor, list[str]],
     if found is None:
         raise UserError(
             f"{type(policy).__name__} says nothing of an observation but its actions: a detector other than a clock "
-            "needs a policy that summarises it, as openvla, openvla_oft, pi0 and smolvla do."
+            "needs a policy that summarises it, as openvla, openvla_oft, pi0, smolvla and act do."
         )
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from embodied_rl.config.policies import MLPConfig
@@ -61,13 +62,21 @@ def check_observes(policy: Any, suite: Suite, checkpoint: str) -> None:
         )
 
 
+def check_told_apart(kind: str, names: Sequence[str]) -> None:
+    """UserError where a policy of that kind reads no instruction and is to do several tasks; names: of these."""
+    if not FAMILIES[kind].instructed and len(names) > 1:
+        raise UserError(
+            f"{kind} reads no instruction and can't tell {len(names)} tasks apart: name one, as in --tasks {names[0]}."
+        )
+
+
 def _check_images(policy: Any, info: EnvInfo, checkpoint: str) -> None:
     """UserError unless pictures, proprio and actions are of the policy's shapes."""
     if not info.cameras:
         raise UserError(
             f"{checkpoint} holds a policy for images ({policy.architecture}): suite '{info.suite}' has none."
         )
-    if not info.instructed:
+    if not info.instructed and FAMILIES[policy.architecture].instructed:
         raise UserError(
             f"{checkpoint} reads instructions, and suite '{info.suite}' says none: give one by --env.instruction TEXT, "
             "where it has that option."

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from embodied_rl.config.policies import CUSTOM, CUSTOM_BEFORE, SHIPPED, CustomPolicyConfig, PolicyConfig
+from embodied_rl.config.policies import CUSTOM, CUSTOM_BEFORE, SHIPPED, ACTConfig, CustomPolicyConfig, PolicyConfig
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.policies import mlp, openvla, openvla_oft, pi0, smolvla
+from embodied_rl.policies import act, mlp, openvla, openvla_oft, pi0, smolvla
 from embodied_rl.policies.checkpoints.hub import resolve
 from embodied_rl.policies.checkpoints.shipped import is_shipped, shipped_folder
 from embodied_rl.policies.family import ExportRequest, PolicyFamily
 from embodied_rl.telemetry.info import PolicyInfo
 
 if TYPE_CHECKING:
+    from embodied_rl.policies.act.policy import ACTPolicy
     from embodied_rl.policies.mlp.policy import MLPPolicy
     from embodied_rl.policies.openvla.policy import OpenVLAPolicy
     from embodied_rl.policies.pi0.policy import Pi0Policy
 
-    AnyPolicy = OpenVLAPolicy | Pi0Policy  # of images
+    AnyPolicy = OpenVLAPolicy | Pi0Policy | ACTPolicy  # of images
     KnownPolicy = AnyPolicy | MLPPolicy
 
 
@@ -37,7 +39,7 @@ _CUSTOM = _CustomFamily(
 )
 FAMILIES: dict[str, PolicyFamily] = {
     family.name: family
-    for family in (openvla.FAMILY, openvla_oft.FAMILY, pi0.FAMILY, smolvla.FAMILY, mlp.FAMILY, _CUSTOM)
+    for family in (openvla.FAMILY, openvla_oft.FAMILY, pi0.FAMILY, smolvla.FAMILY, act.FAMILY, mlp.FAMILY, _CUSTOM)
 }
 UNSTEERED = "begin with the checkpoint that it was trained from"  # where a steered policy is no start
 _OURS = "embodied_rl"  # the section that our exports add to a published config.json
@@ -75,15 +77,25 @@ class PublishedOptions:
     """The language model's tokenizer.json: PaliGemma's for a published pi0, SmolVLM2's for a SmolVLA (None: the one
     beside its weights)."""
     statistics: str | None = None
-    """Statistics for a published pi0 or SmolVLA (None: the only ones beside its weights)."""
+    """Statistics for a published pi0, SmolVLA or ACT (None: the only ones among or beside its weights)."""
     normalisation: Literal["mean_std", "quantiles"] | None = None
     """What a published pi0 normalises by."""
+    chunk_len: int | None = None
+    """Control steps that an ACT executes before the next decision, without temporal ensembling (None: as the checkpoint
+    says)."""
+    temporal_ensemble_coeff: float | None = None
+    """Let an ACT decide at every step and average what its chunks so far say of it: the i-th one counts exp(-i times
+    this number), the oldest being 0; the paper's is 0.01 (None: as the checkpoint says)."""
 
     def __post_init__(self) -> None:
         if self.center_crop is not None and not 0 < self.center_crop <= 1:
             raise UserError(f"--center-crop must lie in (0, 1], got {self.center_crop}.")
         if self.horizon is not None and self.horizon < 1:
             raise UserError(f"--horizon must be at least 1, got {self.horizon}.")
+        if self.chunk_len is not None and self.chunk_len < 1:
+            raise UserError(f"--chunk-len must be at least 1, got {self.chunk_len}.")
+        if self.temporal_ensemble_coeff is not None and not math.isfinite(self.temporal_ensemble_coeff):
+            raise UserError(f"--temporal-ensemble-coeff must be a number, got {self.temporal_ensemble_coeff}.")
 
     def options_for(self, folder: Path, kind: str | None) -> LoadRequest:
         """How to load the checkpoint in `folder`; UserError for an option that does not apply to it."""
@@ -232,7 +244,7 @@ def prepare_policy(policy: AnyPolicy, config: Any, folder: Path) -> None:
     from embodied_rl.policies.nn.lora import set_training
 
     family_named(policy).prepare(policy, config, folder)
-    if config.observes != "images":
+    if config.observes != "images" or isinstance(config, ACTConfig):
         return
     set_training(policy, config.dtype, recompute=config.gradient_checkpointing)
     if config.compile:
@@ -291,11 +303,12 @@ def policy_info(policy: Any, checkpoint: str, seed: int = 0) -> PolicyInfo:
         return PolicyInfo(**common)
     if policy.architecture == "mlp":
         return PolicyInfo(**common, hidden=tuple(policy.config.hidden), squashed=policy.config.squash)
-    cache = policy.traits.prefix_cache
+    cache, parts = policy.traits.prefix_cache, policy.efficient_parts
     return PolicyInfo(
         **common,
         best_of=None if policy.steering is None else policy.steering.candidates,
-        denoising_steps=policy.efficient_parts.num_inference_steps or None,
+        temporal_ensemble_coeff=getattr(policy.config, "temporal_ensemble_coeff", None),
+        denoising_steps=None if parts is None else parts.num_inference_steps or None,
         unnorm_key=policy.unnorm_key,
         compiled=policy.traits.compiled,
         fresh_critic=policy.traits.fresh_critic or None,

@@ -270,7 +270,7 @@ def _frames(data: Demonstrations) -> tuple[Observation, Array]:
 
 def _act(policy: AnyPolicy, obs: Observation, mode: ActMode) -> ActOutput:
     rows = np.arange(len(obs.instruction))
-    out = policy.act(obs, DecisionRng(rows, rows), mode)
+    out = policy.act(obs, DecisionRng(rows, np.zeros_like(rows)), mode)  # each an episode's first decision
     action_array(out.actions)  # comparisons with NaN would find nothing wrong
     return out
 

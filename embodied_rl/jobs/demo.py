@@ -10,7 +10,7 @@ from embodied_rl.config.env import ENVS, one_env
 from embodied_rl.config.suites import suite_named
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.benchmark import interleaved
-from embodied_rl.factory.backends import check_fits, check_observes
+from embodied_rl.factory.backends import check_fits, check_observes, check_told_apart
 from embodied_rl.factory.made_for import as_learned, need_as_learned, simulator_for, trained_env
 from embodied_rl.factory.policies import open_policy, policy_folder
 from embodied_rl.factory.suites import load, open_tasks
@@ -55,6 +55,7 @@ def run(
     folder = policy_folder(options.checkpoint)
     policy = open_policy(options.checkpoint, pick_device("auto"), options.load_options(folder))
     check_observes(policy, tasks.suite, options.checkpoint)
+    check_told_apart(policy.architecture, tasks.names)
     results: list[EpisodeResult] = []
     video: list[Array] = []
     with open_tasks(tasks, config, view_of(policy)) as env:

@@ -45,6 +45,8 @@ def policy_words(info: PolicyInfo) -> str:
     parts += [f"the best of {info.best_of} by a critic"] if info.best_of else []
     if info.denoising_steps:
         parts.append(counted(info.denoising_steps, "denoising step"))
+    if info.temporal_ensemble_coeff is not None:
+        parts.append(f"overlapping chunks averaged (coefficient {info.temporal_ensemble_coeff:g})")
     return ", ".join(parts)
 
 

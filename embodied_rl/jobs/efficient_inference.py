@@ -60,7 +60,7 @@ def make_efficient(
     from embodied_rl.policies.efficient import VisualPruner, drop_layers, layer_importance, least_important
     from embodied_rl.policies.steering import refuse_steered
 
-    if observes(policy) != "images":
+    if observes(policy) != "images" or policy.efficient_parts is None:
         if config != EfficientConfig():
             raise UserError(f"--efficient does not apply to this policy ({policy.architecture}): leave it out.")
         return None

@@ -18,7 +18,7 @@ from embodied_rl.evaluation.actions import ActionRecorder, smoothness
 from embodied_rl.evaluation.benchmark import interleaved, run_missing
 from embodied_rl.evaluation.overlap import Overlap, overlap, trained_states
 from embodied_rl.evaluation.results_log import EpisodeOutcome, EpisodeResultsLog
-from embodied_rl.factory.backends import check_fits, check_observes, observes
+from embodied_rl.factory.backends import check_fits, check_observes, check_told_apart, observes
 from embodied_rl.factory.made_for import as_learned, learned_in, need_as_learned, need_control_rate
 from embodied_rl.factory.policies import open_policy, policy_folder, policy_info
 from embodied_rl.factory.premises import failed_premises
@@ -150,6 +150,7 @@ def prepare(plan: EvaluationPlan, command: BenchmarkCommand) -> Evaluated:
     provenance = read_provenance(folder)
     policy = open_policy(command.checkpoint, device, command.load_options(folder))
     check_observes(policy, plan.tasks.suite, command.checkpoint)
+    check_told_apart(policy.architecture, plan.tasks.names)
     if scenes:
         need_control_rate(provenance, CONTROL_HZ, command.checkpoint, command.unnorm_key)
     drawn = pick_renderer(env, scenes) if isinstance(env, SceneConfig) else None

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from embodied_rl.factory.policies import AnyPolicy
     from embodied_rl.real_robot.server.app import PolicyServer
 
-_PUBLISHED = {"openvla": "openvla", "openvla_oft": "openvla", "pi0": "openpi", "smolvla": "lerobot"}
+_PUBLISHED = {"openvla": "openvla", "openvla_oft": "openvla", "pi0": "openpi", "smolvla": "lerobot", "act": "lerobot"}
 """Protocols under which published policies of a family were trained."""
 
 
@@ -74,13 +74,18 @@ def run(request: ServeRequest) -> None:
         policy = open_policy(checkpoint, pick_device(request.device), request.options.load_options(folder))
         if policy.architecture == CUSTOM:
             raise UserError(f"serve answers with the built-in policies, and {checkpoint} holds a custom one.")
+        if getattr(policy.config, "temporal_ensemble_coeff", None) is not None:
+            raise UserError(
+                f"{checkpoint} averages overlapping chunks, which a server of several robots can't: say by --chunk-len "
+                "how many steps it answers, and give deploy --overlap ensemble."
+            )
         policy.with_value = False
         detector = None if request.detector is None else open_detector(request.detector, policy, checkpoint)
         if request.compile:
             from embodied_rl.policies.compile import need_compiler
 
-            if policy.architecture == "mlp":
-                raise UserError("--compile does not apply to a state policy (mlp): leave it out.")
+            if policy.architecture in ("mlp", "act"):
+                raise UserError(f"--compile does not apply to this policy ({policy.architecture}): leave it out.")
             refuse_steered(policy, "--compile compiles one chunk a decision", "leave --compile out")
             need_compiler(policy.device.type)
             policy.compiled = True

@@ -160,6 +160,11 @@ def _start(command: SftCommand) -> _Start:
 def _policy(command: SftCommand, start: _Start, sources: Sequence[Source], console: Console) -> AnyPolicy:
     """The policy that learns, on its device, and a line about it."""
     first, *others = requests(command, sources, start.chunk_len)
+    if not start.family.instructed and len(first.instructions) > 1:
+        console.print(
+            f"{start.family.name} reads no instruction: to it the data's {len(first.instructions)} are one task",
+            soft_wrap=True,
+        )
     if start.policy is None:
         policy = start.family.fresh(first)
     else:

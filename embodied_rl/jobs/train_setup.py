@@ -26,6 +26,7 @@ from embodied_rl.config.training_episodes import check_changes
 from embodied_rl.data.lerobot import Demonstrations
 from embodied_rl.errors import UserError
 from embodied_rl.evaluation.overlap import Overlap, join_states, overlap
+from embodied_rl.factory.backends import check_told_apart
 from embodied_rl.factory.custom import TaskEnv, refuse_reward
 from embodied_rl.factory.demonstrations import with_people
 from embodied_rl.factory.fresh_states import with_fresh_states
@@ -297,12 +298,15 @@ def run_info(setup: RunSetup, command: str) -> RunInfo:
 
 
 def _check_reads(config: TrainConfig, tasks: Tasks) -> None:
-    """UserError where the config's policy reads a state and the suite shows images, or the other way round."""
+    """UserError where the config's policy reads a state and the suite shows images, or the other way round; or where it
+    reads no instruction and has several tasks."""
     kind, suite, reads = kind_of("policy", config.policy), tasks.suite, config.policy.observes
     if reads == "state" and suite.observes == "images":
         raise UserError(f"policy {kind} reads a state, and suite '{suite.name}' shows images: name another policy.")
     if reads == "images" and suite.observes == "state":
         raise UserError(f"policy {kind} reads images, and suite '{suite.name}' has a state: train it with mlp.")
+    if reads == "images":
+        check_told_apart(kind, tasks.names)
 
 
 def _refuse_copies(config: TrainConfig) -> None:

@@ -24,6 +24,7 @@ class PolicyInfo:
         chunk_len: K, control steps of a decision.
         hidden: units of each layer of an mlp. squashed: its Gaussian is bounded by a tanh; None of other families.
         denoising_steps: of a flow policy; None of others.
+        temporal_ensemble_coeff: by which overlapping chunks are averaged; None where they are not.
         unnorm_key: the data set whose action statistics it acts by; None without such.
         compiled: it acts through torch.compile.
         best_of: chunks that a critic chooses from; None of a policy that is not steered.
@@ -42,6 +43,7 @@ class PolicyInfo:
     hidden: tuple[int, ...] = ()
     squashed: bool | None = None
     denoising_steps: int | None = None
+    temporal_ensemble_coeff: float | None = None
     unnorm_key: str | None = None
     compiled: bool = False
     best_of: int | None = None

@@ -13,7 +13,7 @@ from embodied_rl.policies.checkpoints.folder import check_keys
 
 _OF_A_ROBOT = re.compile(
     r"(^|\.)(action_in_proj|action_out_proj|state_proj|noise_head|camera_embed|step_embed|dim_embed"
-    r"|proprio_projector|action_head)(\.|$)"
+    r"|proprio_projector|action_head|decoder_pos_embed|\w*(robot_state|action)_input_proj)(\.|$)"
 )
 """Parts whose size follows from the numbers of actions, states, cameras or steps."""
 

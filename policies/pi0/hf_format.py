@@ -246,15 +246,16 @@ def read_statistics(source: Path, mode: NormMode, config: Pi0ModelConfig, *, eps
     (openpi once padded them) are cut. UserError lists the files when there are several, and what is there when
     something is missing.
     """
-    file = _statistics_file(source)
-    tables = _tables(file)
+    file = statistics_file(source)
+    tables = statistics_tables(file)
     return Pi0Statistics(
         replace(_normaliser(tables, _STATE_KEYS, mode, config.proprio_dim, file), eps=eps),
         replace(_normaliser(tables, _ACTION_KEYS, mode, config.action_dim, file), eps=eps),
     )
 
 
-def _statistics_file(source: Path) -> Path:
+def statistics_file(source: Path) -> Path:
+    """`source`, or the only file of statistics in that folder; UserError lists them when there are several."""
     if source.is_file():
         return source
     patterns = (
@@ -273,7 +274,7 @@ def _statistics_file(source: Path) -> Path:
     return found[0]
 
 
-def _tables(file: Path) -> dict[str, dict[str, Any]]:
+def statistics_tables(file: Path) -> dict[str, dict[str, Any]]:
     """Statistics by the name of the vector, and by their own."""
     if file.suffix != ".safetensors":
         data = read_json(file)

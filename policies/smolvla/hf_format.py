@@ -215,10 +215,11 @@ def _pipelines(config: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         ("unnormalizer_processor", common | {"features": config["output_features"]}),
         ("device_processor", {"device": "cpu", "float_dtype": None}),
     ]
-    return _pipeline("policy_preprocessor", before), _pipeline("policy_postprocessor", after)
+    return pipeline("policy_preprocessor", before), pipeline("policy_postprocessor", after)
 
 
-def _pipeline(name: str, steps: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+def pipeline(name: str, steps: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+    """A pipeline of LeRobot's from the names of its steps and their settings."""
     described_steps: list[dict[str, Any]] = []
     for index, (kind, config) in enumerate(steps):
         file = {"state_file": f"{name}_step_{index}_{kind}.safetensors"} if "norm_map" in config else {}

@@ -26,7 +26,7 @@ LINES = {
     "data": 2790,
     "evaluation": 2030,
     "factory": 2910,
-    "jobs": 8640,
+    "jobs": 8660,
     "learner": 2380,
     "rewards": 1310,
     "rollout": 2060,

@@ -39,7 +39,7 @@ HEAVY, OFF_BOARD = ("torch", "mujoco", "embodied_rl.sim", "embodied_rl.policies"
 BROUGHT = {"ik": ("mujoco",)}
 # The only place that names the classes of simulators and policies; a benchmark may name what it measures.
 CONCRETE = re.compile(
-    r"embodied_rl\.(sim\.(mujoco|tabletop|libero|envpool|maniskill)|policies\.(openvla|openvla_oft|pi0|smolvla|mlp))\.(.*\.)?"
+    r"embodied_rl\.(sim\.(mujoco|tabletop|libero|envpool|maniskill)|policies\.(openvla|openvla_oft|pi0|smolvla|act|mlp))\.(.*\.)?"
     r"([A-Z]\w*(VecEnv|Stream|Task|Policy|Factory))$"
 )
 # What opens a simulator, and the parts below `factory.suites.open_tasks` that may call it, or scenes' own way to.

@@ -19,6 +19,7 @@ from embodied_rl.learner.distributed.collectives import Collectives
 from embodied_rl.learner.distributed.fsdp import FSDPCollectives
 from embodied_rl.learner.distributed.join import joined
 from embodied_rl.learner.learner import Learner
+from embodied_rl.policies.act.policy import ACTPolicy
 from embodied_rl.policies.flow import FlowSettings
 from embodied_rl.policies.nn import lora
 from embodied_rl.policies.openvla.config import nano
@@ -29,7 +30,7 @@ from embodied_rl.policies.wrapped.policy import WrappedPolicy
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import EpisodeResult, EpisodeSpec, Observation, RolloutBatch
 from tests.embodied_rl.ranks import place
-from tests.policies import oft_policies, pi0_models, smolvla_models, wrapped_networks
+from tests.policies import act_models, oft_policies, pi0_models, smolvla_models, wrapped_networks
 from tests.policies.wrapped_networks import wrapped
 
 ROWS = 7
@@ -69,6 +70,7 @@ POLICIES: dict[str, Callable[[], Any]] = {
     "pi0.5": lambda: pi0_models.tiny_policy("pi05"),
     "pi0.5, recompute": lambda: _trained_as(pi0_models.tiny_policy("pi05"), recompute=True),
     "smolvla": smolvla_models.tiny_policy,
+    "act": act_models.tiny_policy,
     "wrapped tokens, LoRA": lambda: wrapped("tokens", lora_rank=2),
     "wrapped velocity field": lambda: wrapped("velocity"),
 }
@@ -79,6 +81,8 @@ def _observe(policy: Any) -> Observation:
         return smolvla_models.observation(ROWS)
     if isinstance(policy, Pi0Policy):
         return pi0_models.observation(ROWS)
+    if isinstance(policy, ACTPolicy):
+        return act_models.observation(ROWS)
     if isinstance(policy, WrappedPolicy):
         return wrapped_networks.observation(ROWS)
     return oft_policies.observation(ROWS, policy)

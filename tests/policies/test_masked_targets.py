@@ -26,6 +26,7 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     "pi0": lambda: pi0_models.tiny_policy(flow=FlowSettings(loss_samples=2)),
     "pi0.5": ranked_policies.POLICIES["pi0.5"],
     "smolvla": ranked_policies.POLICIES["smolvla"],
+    "act": ranked_policies.POLICIES["act"],
     "mlp": lambda: MLPPolicy.fresh(MLPModelConfig(observation_dim=2, action_dim=2, chunk_len=3), seed=0),
 }
 
@@ -38,7 +39,7 @@ def _demonstration(policy: Any) -> tuple[Observation, Tensor]:
     else:
         seen = ranked_policies._observe(policy)
         obs = Observation(seen.images[:ROWS], seen.proprio[:ROWS], seen.instruction[:ROWS])
-    horizon = policy.config.horizon if isinstance(policy, Pi0Policy) else policy.chunk_len
+    horizon = getattr(policy.config, "horizon", policy.chunk_len)
     actions = np.random.default_rng(1).uniform(-0.3, 0.3, (ROWS, horizon, policy.action_dim))
     return obs, torch.from_numpy(actions.astype(np.float32))
 

@@ -26,7 +26,7 @@ from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.types import ActOutput, EpisodeSpec, Observation
 from embodied_rl.vec_env import SimulatorFailed
 from tests.embodied_rl.scheduler.toys import Outcome, Setup, SlowEnv, pipelined, serial
-from tests.policies import oft_policies, pi0_models, smolvla_models
+from tests.policies import act_models, oft_policies, pi0_models, smolvla_models
 from tests.toy import HELDOUT, INSTRUCTIONS, SIZE
 
 SICK = {1: 1, 6: 2}
@@ -65,14 +65,14 @@ def acted(name: str, *, sick: bool) -> ActOutput:
         policy: Any = oft_policies.policy(head="l1")
         obs, rng = oft_policies.observation(3, policy), oft_policies.rng(3)
     else:
-        models: Any = pi0_models if name == "pi0" else smolvla_models
+        models: Any = {"pi0": pi0_models, "smolvla": smolvla_models, "act": act_models}[name]
         policy, obs, rng = models.tiny_policy(), models.observation(3), pi0_models.decision_rng(3)
     if sick:
         obs.proprio[1] = torch.nan
     return policy.act(obs, rng, "sample")
 
 
-@pytest.mark.parametrize("name", ["pi0", "smolvla", "oft"])
+@pytest.mark.parametrize("name", ["pi0", "smolvla", "oft", "act"])
 def test_a_bad_row_leaves_the_others_alone(name: str) -> None:
     whole, out = acted(name, sick=False), acted(name, sick=True)
     assert torch.isfinite(out.actions).all(dim=2).all(dim=1).tolist() == [True, False, True]

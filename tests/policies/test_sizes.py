@@ -16,7 +16,7 @@ from embodied_rl.types import Observation
 DATA = np.random.default_rng(0)
 
 
-@pytest.mark.parametrize("kind", ["openvla", "openvla_oft", "pi0", "smolvla"])
+@pytest.mark.parametrize("kind", ["openvla", "openvla_oft", "pi0", "smolvla", "act"])
 @pytest.mark.parametrize(("actions", "states", "cameras"), [(14, 14, 3), (6, 6, 1)])
 def test_a_fresh_policy_acts_and_imitates_in_the_robots_own_units(
     kind: str, actions: int, states: int, cameras: int

@@ -28,7 +28,7 @@ from embodied_rl.real_robot.server.observations import PolicySpec, Request, read
 from embodied_rl.real_robot.server.served_policy import ServedPolicy
 from embodied_rl.rng import DecisionRng
 from embodied_rl.types import ActOutput, Array, Observation
-from tests.policies import oft_policies, pi0_models, smolvla_models
+from tests.policies import act_models, oft_policies, pi0_models, smolvla_models
 from tests.real_robot.openpi_like import OpenpiLike, libero_obs
 from tests.real_robot.test_server import get
 from tests.toy import ToyPolicy
@@ -204,6 +204,7 @@ def test_who_can_reach_it_is_said_plainly(host: str, token: str | None, text: st
         ({}, {"model_type": "openvla"}, "openvla", "openvla"),
         ({}, {}, "pi0", "openpi"),
         ({}, {}, "smolvla", "lerobot"),
+        ({}, {}, "act", "lerobot"),
     ],
 )
 def test_the_pipeline_is_the_checkpoints(
@@ -230,7 +231,9 @@ def test_answers_do_not_depend_on_the_batch(mode: Any) -> None:
         assert np.array_equal(together, one)
 
 
-@pytest.mark.parametrize("make", [oft_policies.policy, pi0_models.tiny_policy, smolvla_models.tiny_policy])
+@pytest.mark.parametrize(
+    "make", [oft_policies.policy, pi0_models.tiny_policy, smolvla_models.tiny_policy, act_models.tiny_policy]
+)
 def test_every_family_is_served(make: Any) -> None:
     policy = make()
     spec = job.spec_of(policy)

@@ -72,7 +72,7 @@ def _info(run: Path) -> dict[str, Any]:
     return info
 
 
-def _train(checkpoint: Path, run: Path, kind: str, algorithm: str, *more: str) -> list[str]:
+def train_words(checkpoint: Path, run: Path, kind: str, algorithm: str, *more: str, tasks: int = 2) -> list[str]:
     small = [
         "--policy",
         kind,
@@ -81,7 +81,7 @@ def _train(checkpoint: Path, run: Path, kind: str, algorithm: str, *more: str) -
         "--suite",
         "tabletop_object",
         "--tasks",
-        *(task.partition("/")[2] for task in TASKS[:2]),
+        *(task.partition("/")[2] for task in TASKS[:tasks]),
         "--policy.checkpoint",
         str(checkpoint),
         "--output",
@@ -129,7 +129,7 @@ def test_every_kind_trains_and_is_evaluated(
     name: str, algorithm: str, folders: dict[str, Path], tmp_path: Path
 ) -> None:
     kind, run = name.replace("pi05", "pi0"), tmp_path / "run"
-    assert main(_train(folders[name], run, kind, algorithm)) == 0
+    assert main(train_words(folders[name], run, kind, algorithm)) == 0
     resolved = yaml.safe_load((run / "config.yaml").read_text())
     assert (resolved["policy"]["name"], resolved["algorithm"]["name"]) == (kind, algorithm)
     assert _info(run)["policy"]["family"] == kind
@@ -165,7 +165,7 @@ def test_a_run_of_a_flow_policy_trains_adapters_only_and_resumes(
     name: str, algorithm: str, folders: dict[str, Path], tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    assert main(_train(folders[name], run, name, algorithm, "--policy.lora-rank", "2")) == 0
+    assert main(train_words(folders[name], run, name, algorithm, "--policy.lora-rank", "2")) == 0
     newest = run / "checkpoints/iter-000001/policy"
     assert not (newest / "model.safetensors").exists()
     before, after = (load_policy(path).model.state_dict() for path in (folders[name], newest))
@@ -184,7 +184,7 @@ def test_prefixes_are_kept_from_rollout_to_update(scheduler: str, folders: dict[
     more = ["--policy.train-expert-only", "--policy.prefix-cache-gib", "0.5", "--scheduler", scheduler]
     if scheduler == "pipelined":
         more += ["--learner.minibatch-size", "None", "--learner.minibatch-groups", "4"]
-    assert main(_train(folders["pi0"], tmp_path / "run", "pi0", "ppo", *more)) == 0
+    assert main(train_words(folders["pi0"], tmp_path / "run", "pi0", "ppo", *more)) == 0
     rows = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if "prefix/found" in row]
     assert rows
     assert all(row["prefix/found"] > 0 and row["prefix/missed"] == 0 for row in rows)
@@ -228,7 +228,7 @@ def test_prefixes_are_kept_from_rollout_to_update(scheduler: str, folders: dict[
 def test_prefixes_are_not_kept_in_vain(
     words: list[str], message: str, folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(_train(folders["pi0"], tmp_path / "run", "pi0", "grpo", *words)) == 2
+    assert main(train_words(folders["pi0"], tmp_path / "run", "pi0", "grpo", *words)) == 2
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
@@ -256,7 +256,7 @@ PUBLISHED = {
 def test_a_published_folder_trains_and_goes_on(case: str, published: Path, tmp_path: Path) -> None:
     kind, more = PUBLISHED[case]
     run = tmp_path / "run"
-    assert main(_train(published, run, kind, "grpo", "--policy.unnorm-key", KEY, *more)) == 0
+    assert main(train_words(published, run, kind, "grpo", "--policy.unnorm-key", KEY, *more)) == 0
     info = _info(run)
     assert info["policy"]["unnorm_key"] == KEY
     simulator = info["simulator"]
@@ -285,7 +285,7 @@ def test_an_export_says_everything_itself(published: Path, tmp_path: Path) -> No
         )
         == 0
     )
-    assert main(_train(tmp_path / "ours", tmp_path / "run", "openvla", "ppo")) == 0
+    assert main(train_words(tmp_path / "ours", tmp_path / "run", "openvla", "ppo")) == 0
     assert _info(tmp_path / "run")["policy"]["unnorm_key"] == KEY
 
 
@@ -306,7 +306,7 @@ def test_what_a_published_folder_lacks_is_one_line(
     words: list[str], message: str, published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kind, *more = words
-    assert main(_train(published, tmp_path / "run", kind, "grpo", *more)) == 2
+    assert main(train_words(published, tmp_path / "run", kind, "grpo", *more)) == 2
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
@@ -330,7 +330,7 @@ def test_a_policy_is_opened_as_what_it_is(folders: dict[str, Path], capsys: pyte
             assert f"holds architecture '{other}', not '{kind}': choose the matching --policy" in said
 
 
-@pytest.mark.parametrize("kind", ["openvla_oft", "pi0", "smolvla"])
+@pytest.mark.parametrize("kind", ["openvla_oft", "pi0", "smolvla", "act"])
 def test_kinds_that_do_not_ship_say_how_to_get_one(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "tabletop", "--policy", kind]) == 2
     assert f"embodied-rl sft --policy {kind}" in capsys.readouterr().err

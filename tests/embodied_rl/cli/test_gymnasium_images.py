@@ -46,6 +46,7 @@ def train(folder: Path, *words: str) -> int:
         ("openvla_oft", ()),
         ("pi0", ("--scheduler", "pipelined")),
         ("smolvla", ("--policy.chunk-len", "2")),
+        ("act", ("--policy.initial-std", "0.5")),
     ],
 )
 def test_every_policy_of_images_trains_by_the_id_alone(tmp_path: Path, policy: str, words: tuple[str, ...]) -> None:

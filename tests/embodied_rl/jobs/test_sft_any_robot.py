@@ -74,7 +74,7 @@ def _losses(out: Path) -> list[float]:
     return [row["loss"] for row in read_provenance(out)["history"]]
 
 
-@pytest.mark.parametrize("policy", ["openvla", "openvla_oft", "pi0", "smolvla"])
+@pytest.mark.parametrize("policy", ["openvla", "openvla_oft", "pi0", "smolvla", "act"])
 def test_fourteen_joints_and_three_cameras_at_50_hz(
     policy: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,7 +93,7 @@ def test_fourteen_joints_and_three_cameras_at_50_hz(
     state, action = _aloha().vectors  # type: ignore[misc]
     exact = action.astype(np.float64)
     entry = read_json(tmp_path / "ck" / "dataset_statistics.json")["default"]
-    if policy in ("pi0", "smolvla"):
+    if policy in ("pi0", "smolvla", "act"):
         np.testing.assert_allclose(entry["action"]["mean"], exact.mean(0), rtol=1e-6, atol=1e-6)
         np.testing.assert_allclose(entry["action"]["std"], exact.std(0), rtol=1e-6)
         np.testing.assert_allclose(entry["state"]["std"], state.astype(np.float64).std(0), rtol=1e-6)
