@@ -270,13 +270,15 @@ def test_a_stop_from_where_the_arms_are_measured_stays_inside_or_is_given_up() -
 def test_a_file_with_a_slip_is_refused_by_its_key(change: Any, message: str, tmp_path: Path) -> None:
     content, path = yaml.safe_load((ROBOTS / "aloha.yaml").read_text()), tmp_path / "arms.yaml"
     change(content)
-    path.write_text(yaml.dump(content, sort_keys=False, Dumper=_NoAliases))
+    path.write_text(yaml.dump(content, sort_keys=False, Dumper=NoAliases))
     with pytest.raises(UserError, match=re.escape(f"arms.yaml: {message}")) as caught:
         load_two_arms(str(path))
     assert "\n" not in str(caught.value)
 
 
-class _NoAliases(yaml.SafeDumper):
+class NoAliases(yaml.SafeDumper):
+    """Writes a value that stands twice twice."""
+
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
