@@ -10,6 +10,9 @@ from embodied_rl.real_robot.core.gate import Command
 from embodied_rl.real_robot.core.two_arms import TwoArmRobot
 
 
+_SAME_WIDTH = 1e-5
+
+
 class TwoArmTarget:
     """The joints that an action asks for, and each gripper's own gate.
 
@@ -66,7 +69,8 @@ class TwoArmTarget:
         """The grippers' set points, m."""
         found = []
         for gate, limits, wanted in zip(self._gates, self._robot.grippers, self._widths, strict=True):
-            gate.decide(Command(now_ns, limits.names, [wanted]), now_ns)
+            if not gate.at_rest or abs(wanted - gate.positions[0]) >= _SAME_WIDTH:
+                gate.decide(Command(now_ns, limits.names, [wanted]), now_ns)
             found.append(float(gate.positions[0]))
         return tuple(found)
 

@@ -24,7 +24,7 @@ NAMES, HOME = ALOHA.limits.names, ALOHA.home
 FILE = yaml.safe_load((ROBOTS / "aloha.yaml").read_text())
 RATES = (20.0, 33.0, 50.0, 125.0)
 BETWEEN = np.linspace(0, 1, 4, endpoint=False)
-NEAR = np.array([0.0, 0.3, 0.7, 0.0, -0.4, 0.0] * 2)
+NEAR = np.array([0.0, 0.1, 0.3, 0.0, -0.25, 0.0] * 2)
 """Hands in the middle of the table, one in the other: a pose that no gate may lead to."""
 
 
@@ -231,11 +231,12 @@ def test_arms_too_near_to_each_other_do_not_start() -> None:
 def test_a_stop_from_where_the_arms_are_measured_stays_inside_or_is_given_up() -> None:
     gate = ALOHA.gate()
     gate.start(HOME, 0)
-    slow, fast = np.full(12, 0.1), np.array([0, 1.57, -1.57, 0, 0, 0] * 2)
+    slow, fast = np.full(12, 0.1), np.sign(NEAR - HOME) * ALOHA.limits.velocity
     assert gate.brake_from(HOME, slow)
     assert not gate.at_rest
-    close = HOME + 0.62 * (NEAR - HOME)
-    assert gate.brake_from(close, fast) == (not ALOHA.out_of_place(close[None]))
+    way = HOME + np.linspace(0, 1, 101)[:, None] * (NEAR - HOME)
+    close = next(pose for pose in way[::-1] if not ALOHA.out_of_place(pose[None]))
+    assert gate.brake_from(close, fast)
     assert gate.at_rest, "its stop would bring the arms too near"
     assert not gate.brake_from(NEAR, np.zeros(12))
 

@@ -16,7 +16,7 @@ from embodied_rl.real_robot.server.observations import PolicySpec, Request
 from embodied_rl.types import Array
 
 SPEC = PolicySpec(cameras=0, image_size=16, proprio_dim=14, chunk_len=16, action_dim=14)
-TOGETHER = np.array([0.0, 0.3, 0.7, 0.0, -0.4, 0.0, 1.0] * 2)
+TOGETHER = np.array([0.0, 0.1, 0.3, 0.0, -0.25, 0.0, 1.0] * 2)
 _STEP = 0.012
 
 
