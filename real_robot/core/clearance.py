@@ -149,7 +149,7 @@ def _to_line(point: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarra
 
 
 def _dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.einsum("...i,...i->...", a, b)
+    return a[..., 0] * b[..., 0] + a[..., 1] * b[..., 1] + a[..., 2] * b[..., 2]
 
 
 def _reach(chain: Chain, capsules: Sequence[Capsule]) -> np.ndarray:

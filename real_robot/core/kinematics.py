@@ -85,11 +85,12 @@ class Chain:
         Returns:
             Positions in the frame that `base` is given in [..., m, 3], m.
         """
-        found = np.empty((*angles.shape[:-1], len(points), 3))
+        found, of_joints = np.empty((*angles.shape[:-1], len(points), 3)), np.asarray(joints)
         for joint, (position, columns) in enumerate(self._walk(angles), -1):
-            for place in np.flatnonzero(np.asarray(joints) == joint):
-                own = points[place] if joint < 0 else self._backs[joint] @ points[place]
-                found[..., place, :] = _add(position, columns, own)
+            mine = of_joints == joint
+            if mine.any():
+                own = points[mine] if joint < 0 else points[mine] @ self._backs[joint].T
+                found[..., mine, :] = position[..., None, :] + own @ np.stack(columns, -2)
         return found
 
     def _walk(self, angles: np.ndarray) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:

@@ -9,7 +9,6 @@ import numpy as np
 from embodied_rl.real_robot.core.gate import Command
 from embodied_rl.real_robot.core.two_arms import TwoArmRobot
 
-
 _SAME_WIDTH = 1e-5
 
 
