@@ -22,10 +22,15 @@ from tests.real_robot.two_arms_model import TwoArmModel
 ALOHA = load_two_arms("aloha")
 NAMES, HOME = ALOHA.limits.names, ALOHA.home
 FILE = yaml.safe_load((ROBOTS / "aloha.yaml").read_text())
-RATES = (20.0, 50.0, 125.0)
-BETWEEN = np.linspace(0, 1, 4, endpoint=False)
+RATES = (20.0, 37.0, 60.0)
+BETWEEN = np.linspace(0, 1, 3, endpoint=False)
 NEAR = np.array([0.0, 0.1, 0.3, 0.0, -0.25, 0.0] * 2)
 """Hands in the middle of the table, one in the other: a pose that no gate may lead to."""
+START = HOME + 0.4 * (NEAR - HOME)
+DOWN = START + np.eye(12)[7] * 0.6 + np.eye(12)[8] * 0.75
+"""The right arm's fingertips below the table."""
+PHASES = (0, 1, 1, 4, 4, 2, 3, 5)
+"""What `run` asks for, one after the other."""
 
 
 def at_rate(rate_hz: float) -> TwoArmRobot:
@@ -33,17 +38,16 @@ def at_rate(rate_hz: float) -> TwoArmRobot:
     return replace(ALOHA, arms=(left, right))
 
 
-def nearby(rng: np.random.Generator) -> np.ndarray:
-    """Where to lead both arms: far away, to each other, one to the other, or out of a workspace."""
-    kind = rng.integers(4)
-    if kind == 0:
-        return rng.uniform(ALOHA.limits.lower, ALOHA.limits.upper)
-    place = NEAR + rng.normal(size=12) * 0.2
-    if kind == 1:
-        place[6 * rng.integers(2) :][:6] = HOME[:6]
-    if kind == 2:
-        place[rng.integers(12)] += rng.choice([-1.5, 1.5])
-    return np.clip(place, ALOHA.limits.lower, ALOHA.limits.upper)
+def wanted_at(rng: np.random.Generator, phase: int, history: deque[np.ndarray], tick_s: float) -> np.ndarray:
+    """What is asked: rest, one arm into the table, both into each other, anywhere at once, extremes."""
+    here, limits = history[-1], ALOHA.limits
+    goal = {1: DOWN, 2: NEAR, 3: NEAR + rng.normal(size=12) * 0.3, 4: START}.get(phase, START)
+    if phase == 0:
+        return START
+    if phase == 5:
+        last = (here[None], history[-2][None])
+        return targets(rng, limits, tick_s, goal[None], last)[0]
+    return np.clip(here + np.clip(goal - here, -1, 1) * rng.uniform(0.2, 0.4), limits.lower, limits.upper)
 
 
 @dataclass
@@ -66,37 +70,30 @@ class Worst:
 MODEL = TwoArmModel(FILE)
 
 
-def run(gate: TwoArmGate, ticks: int, seed: int) -> Worst:
-    """Random commands at random moments: streams, steps, walls, extremes, NaN; up to the first that is let through."""
+def run(gate: TwoArmGate, seconds: float, seed: int) -> Worst:
+    """Random commands at random moments, up to the first that leads where none may: what came of them."""
     rng, limits = np.random.default_rng(seed), ALOHA.limits
     tick_s, worst = gate.period_ns / 1e9, Worst()
-    gate.start(HOME, 0)
-    history, tick, held = deque([HOME] * 4, maxlen=4), 0, HOME
+    gate.start(START, 0)
+    history, tick = deque([START] * 4, maxlen=4), 0
     half = (limits.upper - limits.lower) / 2
-    for count in range(ticks):
-        if count % 25 == 0:
-            held = nearby(rng)
-        step = int(rng.choice([1, 1, 1, 1, 2, 5]))
+    while tick * tick_s < seconds and (not worst.shares or worst.kept):
+        step = int(rng.choice([1, 2, 4], p=[0.9, 0.07, 0.03]))
         tick += step
-        stamp = tick * gate.period_ns
-        last = (history[-1][None], history[-2][None])
-        wild = targets(rng, limits, tick_s, held[None], last)[0] if rng.random() < 0.15 else None
-        toward = history[-1] + np.clip(held - history[-1], -1, 1) * rng.uniform(0.02, 0.3)
-        command = Command(stamp, NAMES, toward if wild is None else wild)
-        if rng.random() < 0.03:
-            command = spoil(rng, NAMES, history[-1], stamp)
+        stamp, phase = tick * gate.period_ns, PHASES[int(tick * tick_s / seconds * len(PHASES)) % len(PHASES)]
         missed = [one.positions for one in gate.stop_path()][: step - 1]  # ticks that nobody decided
         history.extend([*missed, *[(missed or history)[-1]] * (step - 1 - len(missed))])
+        command = Command(stamp, NAMES, wanted_at(rng, phase, history, tick_s))
+        if phase and rng.random() < 0.02:
+            command = spoil(rng, NAMES, history[-1], stamp)
         decision = gate.decide(command, stamp + int(rng.integers(-gate.period_ns // 2 + 1, gate.period_ns // 2)))
         assert decision.setpoint is not None
         worst.outcomes.add(str(decision.outcome))
         worst.reasons |= {reason.kind for reason in decision.reasons}
         history.append(decision.setpoint.positions)
         _look(worst, history, tick_s, half)
-        if count % 7 == 0:
+        if rng.random() < 0.1:
             _look_at_stop(worst, gate)
-        if not worst.kept:
-            break
     return worst
 
 
@@ -120,16 +117,16 @@ def _look_at_stop(worst: Worst, gate: TwoArmGate) -> None:
     for position in path:
         worst.distance = min(worst.distance, MODEL.distance(position))
         worst.outside = max(worst.outside, MODEL.outside(position))
-    assert not path or not gate.stop_path()[-1].velocities.any()
+    assert not path or np.abs(gate.stop_path()[-1].velocities).max() < 1e-9
 
 
 @pytest.mark.parametrize("rate_hz", RATES)
 def test_no_command_leads_beyond_a_limit_or_the_arms_together(rate_hz: float) -> None:
-    found = run(TwoArmGate(at_rate(rate_hz)), 150, seed=round(rate_hz))
+    found = run(TwoArmGate(at_rate(rate_hz)), 4.0, seed=round(rate_hz))
     assert found.kept, found
     assert {"allow", "rewrite", "block", "hold"} <= found.outcomes
-    assert {"position", "workspace", "distance", "velocity"} <= found.reasons
-    assert found.stops > 5
+    assert {"workspace", "distance", "velocity"} <= found.reasons
+    assert found.stops > 3
     assert found.distance < ALOHA.distance + 0.1, "the test brings them together"
     assert found.outside > -0.05
 
@@ -159,7 +156,7 @@ class OneWorkspace(TwoArmGate):
 
 @pytest.mark.parametrize("broken", [NoStop, NoDistance, OneWorkspace])
 def test_a_gate_that_lacks_a_check_is_found(broken: type[TwoArmGate]) -> None:
-    assert not run(broken(at_rate(50.0)), 300, seed=50).kept
+    assert not run(broken(at_rate(37.0)), 4.0, seed=37).kept
 
 
 def driven(gate: TwoArmGate, target: np.ndarray, ticks: int) -> list[GateDecision]:
