@@ -55,17 +55,24 @@ class TwoArmModel:
         mujoco.mj_kinematics(self.model, self.data)
 
 
-def scene_xml(content: dict[str, Any]) -> str:
-    """An MJCF of both arms: position servos on every joint and finger, a camera, and nothing that collides."""
+def scene_xml(content: dict[str, Any], start: np.ndarray | None = None) -> str:
+    """An MJCF of both arms: position servos on every joint and finger, a camera, and nothing that collides.
+
+    start: joint angles [12] of its keyframe, with fingers half open; None: it has none.
+    """
     bodies, motors = "", ""
     for number, (side, arm) in enumerate(content["arms"].items()):
         fingers = content["ros"][side]["gripper"]["fingers"]
         bodies += _arm(f"arm{number}", arm, fingers)
         for joint in (*arm["joints"], *fingers):
-            motors += f'<position joint="{joint}" kp="50"/>'
+            motors += f'<position joint="{joint}" kp="{500 if joint in fingers else 50}"/>'
+    key = ""
+    if start is not None:
+        pose = " ".join(f"{_words(one.tolist())} 0.04 -0.04" for one in np.split(start, 2))
+        key = f'<keyframe><key qpos="{pose}"/></keyframe>'
     return (
         f'<mujoco><compiler angle="radian" eulerseq="XYZ"/><option timestep="0.002"/><worldbody>{CAMERA}{bodies}'
-        f"</worldbody><actuator>{motors}</actuator></mujoco>"
+        f"</worldbody><actuator>{motors}</actuator>{key}</mujoco>"
     )
 
 

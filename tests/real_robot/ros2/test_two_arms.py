@@ -24,6 +24,7 @@ from embodied_rl.real_robot.ros2.output import each_arms
 from embodied_rl.real_robot.ros2.preflight import _two_arms
 from embodied_rl.real_robot.ros2.publishers import nobody_listens, other_commanders
 from embodied_rl.real_robot.ros2.two_arm_target import TwoArmProprio, axis_names
+from embodied_rl.real_robot.twin import two_arm_plant
 from embodied_rl.real_robot.twin.two_arm_plant import TwoArmPlant
 from tests.real_robot.ros2.two_arm_bench import CONFIG, ROBOT, TICK, TwoArmBench
 from tests.real_robot.test_two_arms import NEAR, NoAliases
@@ -37,7 +38,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> TwoArmBench:
 
 def run(bench: TwoArmBench) -> None:
     bench.begin()
-    for _ in range(8):
+    for _ in range(4):
         bench.tick()
     assert bench.loop.fire(Event.ARM, bench.now).accepted
     assert bench.loop.fire(Event.START, bench.now).accepted
@@ -58,13 +59,13 @@ def test_an_action_moves_both_arms_and_their_grippers(bench: TwoArmBench) -> Non
     np.testing.assert_allclose(bench.seen, action_of(target, 1.0, 0.0), atol=0.05)
     assert output.position.shape == (2, 3)
     left, right = each_arms(output, ROBOT)
-    assert left.width == pytest.approx(0.116)
-    assert right.width == pytest.approx(0.03688)
+    assert left.width == pytest.approx(0.116, abs=1e-5)
+    assert right.width == pytest.approx(0.03688, abs=1e-5)
     assert (right.position == output.position[1]).all()
     assert len(left.stop) == len(output.stop)
 
 
-def test_twenty_episodes_of_a_wild_policy_keep_every_limit_and_the_distance(bench: TwoArmBench) -> None:
+def test_twenty_episodes_of_a_policy_that_leads_the_arms_together(bench: TwoArmBench) -> None:
     """The set points by the file's figures; the arms as the physics has them, by MuJoCo."""
     model, rng, held = TwoArmModel(), np.random.default_rng(0), set[str]()
     low, high, nearest, sent = ROBOT.limits.lower, ROBOT.limits.upper, 9.0, 0
@@ -72,8 +73,8 @@ def test_twenty_episodes_of_a_wild_policy_keep_every_limit_and_the_distance(benc
         run(bench)
         before = bench.loop.runtime.gate.positions
         target = np.clip(NEAR + rng.normal(size=12) * 0.25, low - 0.01, high + 0.01)
-        for tick in range(48):
-            if tick % 8 == 0:
+        for tick in range(24):
+            if tick % 8 == 0 and bench.loop.state is ArmState.RUNNING:
                 here = bench.measured[:12]
                 wild = here + np.clip(target - here, -0.6, 0.6) * rng.uniform(0.3, 1.0)
                 bench.plan(action_of(wild, *rng.uniform(-0.5, 1.5, 2)))
@@ -86,10 +87,10 @@ def test_twenty_episodes_of_a_wild_policy_keep_every_limit_and_the_distance(benc
             before, sent = setpoint.positions, sent + 1
             nearest = min(nearest, model.distance(bench.measured[:12]))
             assert model.outside(setpoint.positions) <= 0
-    for event in bench.events:
-        if isinstance(event, StateChanged) and event.transition.event is Event.HOLD:
-            held.add(event.transition.reason.partition(":")[0])
-    assert sent == 20 * 48
+        changes = [event.transition for event in bench.events if isinstance(event, StateChanged)]
+        held |= {change.reason.partition(":")[0] for change in changes if change.event is Event.HOLD}
+    assert "distance" in held
+    assert sent == 20 * 24
     assert ROBOT.distance - 1e-3 <= nearest < ROBOT.distance + 0.1, nearest
 
 
@@ -218,13 +219,21 @@ def test_an_mjcf_that_lacks_something_is_refused(old: str, new: str, message: st
         TwoArmPlant(str(path), ROBOT, CONFIG)
 
 
-def test_the_twin_draws_what_its_cameras_see(tmp_path: Path) -> None:
+def test_the_twin_draws_what_its_cameras_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The renderer has tests of its own."""
+    drawn = list[tuple[int, tuple[str, ...]]]()
+
+    def render(scene: int, xpos: np.ndarray, xmat: np.ndarray, cameras: tuple[str, ...], out: np.ndarray) -> None:
+        drawn.append((scene, cameras))
+        out[:] = len(xpos)
+
+    renderer = SimpleNamespace(add_scene=lambda model: 7, render=render)
+    monkeypatch.setattr(two_arm_plant, "make_renderer", lambda *_: renderer)
     path = tmp_path / "arms.xml"
     path.write_text(scene_xml(yaml.safe_load((ROBOTS / "aloha.yaml").read_text())))
     plant = TwoArmPlant(str(path), ROBOT, CONFIG, image_size=32)
     plant.reset("arms", 0, 0)
     (image,) = plant.images()
-    assert image.shape == (32, 32, 3)
-    assert image.std() > 1
+    assert (image.shape, image.dtype, drawn) == ((32, 32, 3), np.uint8, [(7, ("top",))])
     with pytest.raises(UserError, match="initial states 0 to 0"):
         plant.reset("arms", 1, 0)

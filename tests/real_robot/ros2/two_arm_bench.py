@@ -18,6 +18,7 @@ from embodied_rl.real_robot.ros2.output import Output, each_arms
 from embodied_rl.real_robot.ros2.two_arm_target import TwoArmProprio
 from embodied_rl.real_robot.twin.follower import Point, TrajectoryFollower
 from embodied_rl.real_robot.twin.two_arm_plant import TwoArmPlant
+from tests.real_robot.test_two_arms import START
 from tests.real_robot.two_arms_model import scene_xml
 
 ROBOT, CONFIG = load_two_arms("aloha"), load_ros_config("aloha")
@@ -35,13 +36,13 @@ class TwoArmBench:
 
     def __init__(self, folder: Path) -> None:
         path = folder / "arms.xml"
-        path.write_text(scene_xml(yaml.safe_load((ROBOTS / "aloha.yaml").read_text())))
+        path.write_text(scene_xml(yaml.safe_load((ROBOTS / "aloha.yaml").read_text()), START))
         self.plant = TwoArmPlant(str(path), ROBOT, CONFIG, image_size=0)
         self.now, self.proprio = 1_000_000_000, TwoArmProprio(ROBOT)
         self.begin()
 
     def begin(self) -> None:
-        """A new episode: the arms at home, idle."""
+        """A new episode: the arms where the scene's keyframe has them, idle."""
         config = ExecutorConfig(8, 14, TICK, Overlap.NEWEST, execution_horizon=8)
         split = len(CONFIG.grippers[0].fingers)
         self.loop = ControlLoop(ROBOT, [], config, fingers=CONFIG.fingers, split=split)
