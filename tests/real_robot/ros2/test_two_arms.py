@@ -65,11 +65,11 @@ def test_an_action_moves_both_arms_and_their_grippers(bench: TwoArmBench) -> Non
     assert len(left.stop) == len(output.stop)
 
 
-def test_twenty_episodes_of_a_policy_that_leads_the_arms_together(bench: TwoArmBench) -> None:
+def test_episodes_of_a_policy_that_leads_the_arms_together(bench: TwoArmBench) -> None:
     """The set points by the file's figures; the arms as the physics has them, by MuJoCo."""
     model, rng, held = TwoArmModel(), np.random.default_rng(0), set[str]()
     low, high, nearest, sent = ROBOT.limits.lower, ROBOT.limits.upper, 9.0, 0
-    for _ in range(20):
+    for _ in range(8):
         run(bench)
         before = bench.loop.runtime.gate.positions
         target = np.clip(NEAR + rng.normal(size=12) * 0.25, low - 0.01, high + 0.01)
@@ -90,7 +90,7 @@ def test_twenty_episodes_of_a_policy_that_leads_the_arms_together(bench: TwoArmB
         changes = [event.transition for event in bench.events if isinstance(event, StateChanged)]
         held |= {change.reason.partition(":")[0] for change in changes if change.event is Event.HOLD}
     assert "distance" in held
-    assert sent == 20 * 24
+    assert sent == 8 * 24
     assert ROBOT.distance - 1e-3 <= nearest < ROBOT.distance + 0.1, nearest
 
 
