@@ -28,8 +28,8 @@ goes through the checks before the arm is armed, and shows what happens.
                   one, or shipped, the small policy in the package
   --robot twin    a simulated arm on the same topics: runs episodes and reports
                   success
-  --robot ARM     fr3, ur5e, generic or your own file; keys arm, start and stop
-                  it
+  --robot ARM     fr3, ur5e, aloha (two arms), generic or your own file; keys
+                  arm, start and stop it
 """
 
 
@@ -40,7 +40,7 @@ class DeployCommand:
     checkpoint: str | None = None
     """What `serve` takes: a run's folder, OWNER/NAME or shipped (None: shipped, or with --server what it has)."""
     robot: str = TWIN
-    """twin, a shipped arm (fr3, ur5e, generic), or the path of your arm's file."""
+    """twin, a shipped arm (fr3, ur5e, generic; aloha: two arms), or the path of your arm's file."""
     instruction: str | None = None
     """What a real arm shall do; a twin's tasks have their own."""
     server: str | None = None

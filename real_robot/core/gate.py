@@ -25,6 +25,8 @@ class GateOutcome(StrEnum):
     """The set point is the nearest one within the limits."""
     BLOCK = "block"
     """The command is void; the arm brakes for this tick."""
+    HOLD = "hold"
+    """The command is void; both of two arms brake, and hold until somebody resumes them."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Reason:
     """Why a command is not passed on as it is.
 
     kind: 'names', 'order', 'shape', 'not_finite', 'stamp', 'rate', 'late', or a limit: 'position', 'velocity',
-    'acceleration', 'jerk', 'braking', 'workspace'.
+    'acceleration', 'jerk', 'braking', 'workspace', or between two arms 'distance'.
     """
 
     kind: str
@@ -151,7 +153,7 @@ class SafetyGate:
     def __init__(
         self, limits: AxisLimits, rate_hz: float, inside: Inside | None = None, *, max_command_age_s: float = 0.1
     ) -> None:
-        self.limits = limits
+        self.limits, self._labels = limits, limits.names
         self.period_ns = round(NANOSECONDS / rate_hz)
         self._motion = Motion(limits, self.period_ns / NANOSECONDS, inside)
         self._max_age_ns = round(max_command_age_s * NANOSECONDS)
@@ -172,9 +174,8 @@ class SafetyGate:
         read = _numbers(positions, len(self.limits.names))
         if read is None:
             raise UserError(f"the measured positions are not {len(self.limits.names)} numbers: check the joint states")
-        broken = self._motion.allows_rest(read[None])[0]
-        if broken.any():
-            why = "; ".join(f"{reason.kind} ({reason.detail})" for reason in self._limits_broken(broken))
+        if broken := self._rest_broken(read):
+            why = "; ".join(f"{reason.kind} ({reason.detail})" for reason in broken)
             raise UserError(f"the arm can't start where it is: {why}. Move it inside by hand")
         self._state, self._start_ns, self._tick = self._motion.rest(read[None]), now_ns, 0
         self._last_stamp_ns, self._previous = now_ns - self._max_age_ns, read
@@ -213,11 +214,8 @@ class SafetyGate:
         if missed:
             self._brake(missed)
         self._last_stamp_ns = command.stamp_ns
-        broken = self._step(*read)
-        reasons = (*late, *self._limits_broken(broken))
-        return GateDecision(
-            GateOutcome.REWRITE if broken.any() else GateOutcome.ALLOW, reasons, self._setpoint(), command
-        )
+        outcome, reasons = self._judge(*read)
+        return GateDecision(outcome, (*late, *reasons), self._setpoint(), command)
 
     def hold(self, now_ns: int) -> Setpoint | None:
         """Brake, or stay at rest, up to the tick of `now_ns`; None where that tick has its set point already."""
@@ -240,7 +238,7 @@ class SafetyGate:
         """
         self._running()
         self._state, self._previous = self._motion.brakes_from(positions[None], velocities[None]), positions
-        return not self._motion.allows_rest(positions[None]).any()
+        return not self._rest_broken(positions)
 
     def stop_path(self) -> list[Setpoint]:
         """The set points of a stop from the present one, for controllers that follow a trajectory to its end."""
@@ -265,12 +263,17 @@ class SafetyGate:
             self._state, ticks = self._motion.brake(self._running()), ticks - 1
         self._previous = self._running().position[0]
 
-    def _step(self, positions: np.ndarray, velocities: np.ndarray | None) -> np.ndarray:
+    def _judge(self, positions: np.ndarray, velocities: np.ndarray | None) -> tuple[GateOutcome, tuple[Reason, ...]]:
+        """Move on by a tick towards a well-formed command: what became of it, and why."""
         if velocities is None:
             velocities = self._motion.implied_velocity(self._previous, positions)
         self._state, broken = self._motion.step(self._running(), positions[None], velocities[None])
         self._tick, self._previous = self._tick + 1, positions
-        return broken[0]
+        return (GateOutcome.REWRITE if broken.any() else GateOutcome.ALLOW), self._limits_broken(broken[0])
+
+    def _rest_broken(self, positions: np.ndarray) -> tuple[Reason, ...]:
+        """Which limits rest at [n] would break."""
+        return self._limits_broken(self._motion.allows_rest(positions[None])[0])
 
     def _stamp(self, stamp_ns: int, now_ns: int) -> Reason | None:
         if not isinstance(stamp_ns, (int, np.integer)) or isinstance(stamp_ns, bool):
@@ -284,7 +287,7 @@ class SafetyGate:
     def _limits_broken(self, broken: np.ndarray) -> tuple[Reason, ...]:
         found = []
         for limit in Limit:
-            axes = [name for name, bits in zip(self.limits.names, broken, strict=True) if bits & limit]
+            axes = [name for name, bits in zip(self._labels, broken, strict=True) if bits & limit]
             if axes:
                 found.append(Reason(str(limit.name).lower(), ", ".join(axes)))
         return tuple(found)

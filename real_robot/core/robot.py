@@ -87,6 +87,11 @@ class Robot:
     watchdog: WatchdogLimits
     overrides: tuple[str, ...] = ()
 
+    @property
+    def grippers(self) -> tuple[AxisLimits, ...]:
+        """The limits of each gripper: one, or none."""
+        return () if self.gripper is None else (self.gripper,)
+
     def gate(self) -> SafetyGate:
         """A gate for the arm's joints."""
         return SafetyGate(self.limits, self.rate_hz, self.workspace.inside)
@@ -122,13 +127,57 @@ def load_robot(robot: str) -> Robot:
         UserError: One line with the file, the key and what to do.
     """
     file = read_yaml(robot_path(robot))
+    if file.has("arms"):
+        raise file.wrong("arms", "two arms, where a robot of one is needed: name one, such as fr3")
+    found = read_arm(file, file.text("name"), shared_by_arms(file))
+    file.done()
+    file.overrides_done(ros=False)
+    return found
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What a file says of all its arms: rates, what commands may use of the maker's figures, and when to hold."""
+
+    file: Section
+    rate_hz: float
+    base_frame: str
+    margin: float
+    shares: np.ndarray
+    watchdog: WatchdogLimits
+
+
+def shared_by_arms(file: Section) -> Shared:
+    """Read the keys that stand once in a file."""
     file.has("ros")  # the bridge's own section
     rate_hz = file.number("rate_hz", "set points per second", _RATE, positive=True)
-    limits, origins, axes = _joints(file)
-    tool = file.section("tool")
-    chain = Chain(origins, axes, _origin(tool, _TOOL))
+    scaling = file.section("scaling")
+    margin = file.number("position_margin", "rad kept from each end of a joint's range", _MARGIN)
+    if margin < 0:
+        raise file.wrong("position_margin", f"{margin:g} is negative: commands would leave a joint's range")
+    shares = np.array([scaling.number(key, "a share in (0, 1]", _SHARE, positive=True) for key in _FIGURES])
+    for key, share in zip(_FIGURES, shares, strict=True):
+        if share > 1:
+            raise scaling.wrong(key, f"{share:g} is more than the whole of what the joint can do: at most 1")
+    scaling.done()
+    return Shared(file, rate_hz, file.text("base_frame"), margin, shares, _watchdog(file.section("watchdog")))
+
+
+def read_arm(section: Section, name: str, shared: Shared, base: Origin | None = None) -> Robot:
+    """Read and check the keys of one arm.
+
+    Args:
+        section: The file itself, or the arm's part of a file of two.
+        name: The arm's.
+        shared: What the file says of all its arms.
+        base: Where it stands in the base frame; None: in its origin.
+    """
+    limits, origins, axes = _joints(section.section("joints"), shared)
+    tool = section.section("tool")
+    chain = Chain(origins, axes, read_origin(tool, _TOOL), base)
     tool.done()
-    box, reach = file.section("workspace"), sum(float(np.linalg.norm(one.xyz)) for one in (*origins, chain.tool))
+    steps = (*origins, chain.tool) if base is None else (base, *origins, chain.tool)
+    box, reach = section.section("workspace"), sum(float(np.linalg.norm(one.xyz)) for one in steps)
     sides = (
         np.array(box.numbers(key, 3, "m, base frame: the arm's reach", (-reach, reach))) for key in ("lower", "upper")
     )
@@ -137,30 +186,28 @@ def load_robot(robot: str) -> Robot:
     if (workspace.lower >= workspace.upper).any():
         raise box.wrong("lower", "must lie below upper in x, y and z")
     found = Robot(
-        name=file.text("name"),
-        base_frame=file.text("base_frame"),
-        tool_frame=file.text("tool_frame"),
-        rate_hz=rate_hz,
+        name=name,
+        base_frame=shared.base_frame,
+        tool_frame=section.text("tool_frame"),
+        rate_hz=shared.rate_hz,
         limits=limits,
-        home=np.array(file.numbers("home", len(limits.names), "rad, one per joint", _ANGLE)),
+        home=np.array(section.numbers("home", len(limits.names), "rad, one per joint", _ANGLE)),
         chain=chain,
         workspace=workspace,
-        gripper=_gripper(file.section("gripper")) if file.has("gripper") else None,
-        watchdog=_watchdog(file.section("watchdog")),
-        overrides=tuple(file.overrides),
+        gripper=_gripper(section.section("gripper")) if section.has("gripper") else None,
+        watchdog=shared.watchdog,
+        overrides=tuple(section.overrides),
     )
-    file.done()
-    file.overrides_done(ros=False)
-    _check(found, file)
+    _check(found, section, shared.file)
     return found
 
 
-def _check(robot: Robot, file: Section) -> None:
+def _check(robot: Robot, section: Section, file: Section) -> None:
     """What no single key shows: the home pose is allowed, and a stop is of a length that can be planned each tick."""
     motion = Motion(robot.limits, 1 / robot.rate_hz, robot.workspace.inside)
     if motion.allows_rest(robot.home[None]).any():
         at = ", ".join(f"{x:.3f}" for x in robot.chain.position(robot.home))
-        raise file.wrong("home", f"outside the joints' ranges or the workspace (tool at {at} m); correct either")
+        raise section.wrong("home", f"outside the joints' ranges or the workspace (tool at {at} m); correct either")
     limits = robot.limits
     stop_s = float(np.max(limits.velocity / limits.acceleration + limits.acceleration / limits.jerk))
     if stop_s * robot.rate_hz > _MOST_STOP_TICKS:
@@ -170,16 +217,8 @@ def _check(robot: Robot, file: Section) -> None:
         raise file.wrong("rate_hz", problem)
 
 
-def _joints(file: Section) -> tuple[AxisLimits, list[Origin], list[tuple[float, ...]]]:
-    joints, scaling = file.section("joints"), file.section("scaling")
-    margin = file.number("position_margin", "rad kept from each end of a joint's range", _MARGIN)
-    if margin < 0:
-        raise file.wrong("position_margin", f"{margin:g} is negative: commands would leave a joint's range")
-    shares = np.array([scaling.number(key, "a share in (0, 1]", _SHARE, positive=True) for key in _FIGURES])
-    for key, share in zip(_FIGURES, shares, strict=True):
-        if share > 1:
-            raise scaling.wrong(key, f"{share:g} is more than the whole of what the joint can do: at most 1")
-    scaling.done()
+def _joints(joints: Section, shared: Shared) -> tuple[AxisLimits, list[Origin], list[tuple[float, ...]]]:
+    margin = shared.margin
     ranges, figures, origins, axes = [], [], [], []
     for name in joints.keys:
         joint = joints.section(name)
@@ -187,8 +226,8 @@ def _joints(file: Section) -> tuple[AxisLimits, list[Origin], list[tuple[float, 
         if lower + margin >= upper - margin:
             raise joint.wrong("position", f"[{lower}, {upper}] is empty after position_margin {margin}")
         ranges.append((lower + margin, upper - margin))
-        figures.append(_figures(joint, "rad", _FIGURES) * shares)
-        origins.append(_origin(joint, _LENGTH))
+        figures.append(_figures(joint, "rad", _FIGURES) * shared.shares)
+        origins.append(read_origin(joint, _LENGTH))
         axis = joint.numbers("axis", 3, "a direction in the joint's frame", _DIRECTION)
         if not any(axis):
             raise joint.wrong("axis", "[0, 0, 0] is no direction; URDF's default is [1, 0, 0]")
@@ -206,7 +245,8 @@ def _figures(section: Section, unit: str, bands: Mapping[str, Band]) -> np.ndarr
     return np.array(list(found.values()))
 
 
-def _origin(section: Section, band: Band) -> Origin:
+def read_origin(section: Section, band: Band) -> Origin:
+    """A frame in its parent, of lengths within a band (m)."""
     xyz, rpy = section.numbers("xyz", 3, "m", band), section.numbers("rpy", 3, "rad", _TURN)
     return Origin((xyz[0], xyz[1], xyz[2]), (rpy[0], rpy[1], rpy[2]))
 

@@ -11,10 +11,11 @@ import numpy as np
 
 from embodied_rl.errors import UserError
 from embodied_rl.real_robot.core.buttons import Buttons
-from embodied_rl.real_robot.core.gate import NANOSECONDS, Command, GateDecision, Reason, Setpoint
+from embodied_rl.real_robot.core.gate import NANOSECONDS, Command, GateDecision, GateOutcome, Reason, Setpoint
 from embodied_rl.real_robot.core.mux import Selection, TakeoverMux
 from embodied_rl.real_robot.core.robot import Robot
 from embodied_rl.real_robot.core.states import TRANSITIONS, ArmState, Event, StateMachine, Transition
+from embodied_rl.real_robot.core.two_arms import TwoArmRobot
 from embodied_rl.real_robot.core.watchdog import Fault, Watchdog
 
 STOP, COMMANDS = "emergency_stop", "commands"
@@ -54,7 +55,7 @@ class Tick:
         time_ns: When.
         state: The state in which it was decided.
         faults: What the watchdog found.
-        held: The transition, where the faults made the arm hold just now.
+        held: The transition, where faults or the gate of two arms made it hold just now.
         selection: Whose command counted.
         decision: The gate's; None without a command.
         setpoint: What goes to the controller; None: nothing is sent.
@@ -86,7 +87,7 @@ class ArmRuntime:
     """An arm's core as the bridge uses it: events and observations in, one set point per tick out.
 
     Args:
-        robot: The arm.
+        robot: The arm, or two under one gate.
         cameras: Names of the cameras whose age counts.
         stops: Whether each set point goes out with the stop after it: nothing more is then sent of a stop that may lie
             far from an arm that is not seen.
@@ -98,7 +99,7 @@ class ArmRuntime:
         >>> setpoint = runtime.tick(now_ns, policy_command).setpoint
     """
 
-    def __init__(self, robot: Robot, cameras: Sequence[str], stops: bool = False) -> None:
+    def __init__(self, robot: Robot | TwoArmRobot, cameras: Sequence[str], stops: bool = False) -> None:
         self.robot, self.gate, self._stops = robot, robot.gate(), stops
         self.machine = StateMachine()
         self.mux = TakeoverMux(self.machine)
@@ -237,6 +238,9 @@ class ArmRuntime:
         if self.machine.sends and selection.command is not None:
             decision = self.gate.decide(selection.command, now_ns)
             setpoint = decision.setpoint
+            if decision.outcome is GateOutcome.HOLD:
+                why = "; ".join(f"{reason.kind}: {reason.detail}" for reason in decision.reasons)
+                held = self.machine.fire(Event.HOLD, now_ns, why)
         elif self.machine.sends:
             setpoint = self.gate.hold(now_ns)
             told = self.gate.at_rest or (self._stops and self._unseen)  # the last message ends with the stop

@@ -14,14 +14,16 @@ from typing import Any
 
 from embodied_rl.real_robot.core.runtime import first_tick
 from embodied_rl.real_robot.core.states import ArmState, Event
+from embodied_rl.real_robot.core.two_arms import TwoArmRobot
 from embodied_rl.real_robot.ros2.adapters import ArmAdapter, GripperAdapter, arm_adapter, gripper_adapter
 from embodied_rl.real_robot.ros2.context import BridgeContext, make_context
 from embodied_rl.real_robot.ros2.episodes import EpisodeBook
 from embodied_rl.real_robot.ros2.inference_client import Client
 from embodied_rl.real_robot.ros2.inputs import Inputs
-from embodied_rl.real_robot.ros2.loop import ControlLoop, Output
+from embodied_rl.real_robot.ros2.loop import ControlLoop
 from embodied_rl.real_robot.ros2.operator import Operator
 from embodied_rl.real_robot.ros2.options import JOIN_S, REST_S, BridgeOptions
+from embodied_rl.real_robot.ros2.output import Output, each_arms
 from embodied_rl.real_robot.ros2.parameters import declare_parameters
 from embodied_rl.real_robot.ros2.preflight import Check, checks
 from embodied_rl.real_robot.ros2.recording import BridgeRecording
@@ -32,7 +34,7 @@ _LOOK_S = 0.01
 
 
 class Bridge:
-    """One arm on ROS 2, driven by a policy server.
+    """One arm on ROS 2, or two under one gate, driven by a policy server.
 
     Args:
         session: The node.
@@ -67,13 +69,13 @@ class Bridge:
         self._inputs = Inputs(self.context, self._episodes)
         self._operator = Operator(self.context, self._inputs)
         self._reporter = Reporter(self.context, self._inputs, self._recording)
-        self._arm: ArmAdapter | None = None
-        self._gripper: GripperAdapter | None = None
-        config = self.context.config
+        self._arms: list[ArmAdapter] = []
+        self._grippers: list[GripperAdapter] = []
+        config, robot = self.context.config, self.context.robot
         if options.mode == "live":
-            self._arm = arm_adapter(session.node, config.arm, self.context.robot)
-            if config.gripper is not None:
-                self._gripper = gripper_adapter(session.node, config.gripper)
+            each = robot.arms if isinstance(robot, TwoArmRobot) else (robot,)
+            self._arms = [arm_adapter(session.node, topic, arm) for topic, arm in zip(config.arms, each, strict=True)]
+            self._grippers = [gripper_adapter(session.node, gripper) for gripper in config.grippers]
         self._healthy_ns = 0
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -185,11 +187,13 @@ class Bridge:
             self._inputs.pretend(runtime.gate.positions)
         if output.tick.setpoint is None or self.loop.state is ArmState.ESTOPPED:  # the button may have come just now
             return
-        if self._arm is not None:
-            ros_ns = self.context.clock.ros_ns()
-            self._arm.send(output, ros_ns)
-            if self._gripper is not None and output.width is not None:
-                self._gripper.send(output.width, ros_ns)
+        robot, ros_ns = self.context.robot, self.context.clock.ros_ns()
+        outputs = each_arms(output, robot) if isinstance(robot, TwoArmRobot) else (output,)
+        for arm, own in zip(self._arms, outputs, strict=False):  # none in shadow and dry run
+            arm.send(own, ros_ns)
+        for gripper, own in zip(self._grippers, outputs, strict=False):
+            if own.width is not None:
+                gripper.send(own.width, ros_ns)
 
     def _resume_alone(self, output: Output, now_ns: int) -> None:
         resume_s, waits = self.context.options.resume_s, bool(self.context.alarm.asks)  # for a person, also on a twin

@@ -80,7 +80,9 @@ class RosConfig:
         arm: Where set points go.
         gripper: The same for the gripper; None for an arm without.
         cameras: In the order in which the policy reads them.
-        base: The base frame in the world in which the policy was trained.
+        base: The base frame in the world in which the policy was trained; unused for two arms.
+        second_arm: The second of two arms; None: there is one.
+        second_gripper: The second arm's.
     """
 
     joint_states: str
@@ -90,6 +92,23 @@ class RosConfig:
     gripper: GripperTopic | None
     cameras: tuple[CameraTopic, ...]
     base: Origin
+    second_arm: ArmTopic | None = None
+    second_gripper: GripperTopic | None = None
+
+    @property
+    def arms(self) -> tuple[ArmTopic, ...]:
+        """One, or two in the order of the robot's file."""
+        return tuple(one for one in (self.arm, self.second_arm) if one is not None)
+
+    @property
+    def grippers(self) -> tuple[GripperTopic, ...]:
+        """The arms', where they have any."""
+        return tuple(one for one in (self.gripper, self.second_gripper) if one is not None)
+
+    @property
+    def fingers(self) -> tuple[str, ...]:
+        """All grippers' fingers in the joint states."""
+        return tuple(name for gripper in self.grippers for name in gripper.fingers)
 
 
 def load_ros_config(robot: str) -> RosConfig:
@@ -102,13 +121,15 @@ def load_ros_config(robot: str) -> RosConfig:
     if not file.has("ros"):
         raise file.wrong("ros", "missing, so the bridge knows no topics: copy the section of robots/generic.yaml")
     ros = file.section("ros")
+    if file.has("arms"):
+        return _two_arms(file, ros)
     arm = ros.section("arm")
     base = ros.section("base_in_training")
     config = RosConfig(
         joint_states=_topic(ros, "joint_states"),
         emergency_stop=_topic(ros, "emergency_stop"),
-        has_button=ros.flag("emergency_stop_button") if ros.has("emergency_stop_button") else True,
-        arm=ArmTopic(_one_of(arm, "adapter", ARM_ADAPTERS), _topic(arm, "topic")),
+        has_button=_has_button(ros),
+        arm=_arm(arm),
         gripper=_gripper(ros.section("gripper")) if ros.has("gripper") else None,
         cameras=_cameras(ros.section("cameras")),
         base=Origin(_three(base, "xyz", "m", _BASE), _three(base, "rpy", "rad", _TURN)),
@@ -116,19 +137,54 @@ def load_ros_config(robot: str) -> RosConfig:
     for section in (arm, base, ros):
         section.done()
     file.overrides_done(ros=True)
-    _refuse_repeated(config, ros, file.section("joints").keys)
+    _refuse_repeated(config, ros, file.section("joints").keys, ("",))
     return config
 
 
-def _refuse_repeated(config: RosConfig, ros: Section, joints: list[str]) -> None:
-    """One topic has one meaning, and a finger is a joint of its own."""
+def _two_arms(file: Section, ros: Section) -> RosConfig:
+    """The section of a robot of two arms: topics of each under its name."""
+    sides = file.section("arms").keys
+    parts = [ros.section(side) for side in sides]
+    arms = [part.section("arm") for part in parts]
+    topics, grippers = [_arm(arm) for arm in arms], [_gripper(part.section("gripper")) for part in parts]
+    config = RosConfig(
+        joint_states=_topic(ros, "joint_states"),
+        emergency_stop=_topic(ros, "emergency_stop"),
+        has_button=_has_button(ros),
+        arm=topics[0],
+        gripper=grippers[0],
+        cameras=_cameras(ros.section("cameras")),
+        base=Origin(),
+        second_arm=topics[1],
+        second_gripper=grippers[1],
+    )
+    for section in (*arms, *parts, ros):
+        section.done()
+    file.overrides_done(ros=True)
+    joints = [joint for side in sides for joint in file.section("arms").section(side).section("joints").keys]
+    _refuse_repeated(config, ros, joints, tuple(f"{side}." for side in sides))
+    return config
+
+
+def _has_button(ros: Section) -> bool:
+    return ros.flag("emergency_stop_button") if ros.has("emergency_stop_button") else True
+
+
+def _arm(section: Section) -> ArmTopic:
+    return ArmTopic(_one_of(section, "adapter", ARM_ADAPTERS), _topic(section, "topic"))
+
+
+def _refuse_repeated(config: RosConfig, ros: Section, joints: list[str], of: tuple[str, ...]) -> None:
+    """One topic has one meaning, and a finger is a joint of its own; `of`: each arm's part of the keys."""
     topics = {"joint_states": config.joint_states, "emergency_stop": config.emergency_stop}
-    topics["arm.topic"] = config.arm.topic
-    if config.gripper is not None:
-        topics["gripper.topic"] = config.gripper.topic
-        for number, name in enumerate(config.gripper.fingers):
-            if name in (*joints, *config.gripper.fingers[:number]):
-                raise ros.wrong("gripper.fingers", f"{name:.80} is another joint's name already")
+    topics |= {f"{part}arm.topic": arm.topic for part, arm in zip(of, config.arms, strict=True)}
+    known = list(joints)
+    for part, gripper in zip(of, config.grippers, strict=False):
+        topics[f"{part}gripper.topic"] = gripper.topic
+        for name in gripper.fingers:
+            if name in known:
+                raise ros.wrong(f"{part}gripper.fingers", f"{name:.80} is another joint's name already")
+            known.append(name)
     topics |= {f"cameras.{camera.name}.topic": camera.topic for camera in config.cameras}
     seen = dict[str, str]()
     for key, topic in topics.items():

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from embodied_rl.errors import UserError
+from embodied_rl.real_robot.core.cartesian import ControlLaw
 from embodied_rl.real_robot.core.executor import ExecutorConfig, Overlap
-from embodied_rl.real_robot.core.robot import Robot, load_robot
+from embodied_rl.real_robot.core.gate import NANOSECONDS
+from embodied_rl.real_robot.core.robot import Robot
+from embodied_rl.real_robot.core.two_arms import TwoArmRobot, load_arms
 from embodied_rl.real_robot.ros2.clock import Clock
 from embodied_rl.real_robot.ros2.config import RosConfig, load_ros_config
 from embodied_rl.real_robot.ros2.failure_alarm import FailureAlarm
@@ -19,6 +22,7 @@ from embodied_rl.real_robot.ros2.observations import Observations
 from embodied_rl.real_robot.ros2.options import REALTIME, BridgeOptions
 from embodied_rl.real_robot.ros2.proprio import Proprio
 from embodied_rl.real_robot.ros2.session import Session
+from embodied_rl.real_robot.ros2.two_arm_target import TwoArmProprio, axis_names
 
 ACTION_DIM, PROPRIO_DIM, STEP_NS = 7, 8, 50_000_000
 GRIPPER_AXIS = 6
@@ -27,7 +31,7 @@ GRIPPER_AXIS = 6
 
 @dataclass(frozen=True)
 class BridgeContext:
-    """One arm with its policy.
+    """One arm, or two under one gate, with their policy.
 
     Attributes:
         options: How the bridge runs.
@@ -43,7 +47,7 @@ class BridgeContext:
     """
 
     options: BridgeOptions
-    robot: Robot
+    robot: Robot | TwoArmRobot
     config: RosConfig
     session: Session
     metadata: Mapping[str, Any]
@@ -68,48 +72,62 @@ def make_context(
     Raises:
         UserError: The file is wrong, the server describes no policy, or one with other cameras, proprio or actions.
     """
-    robot, config = load_robot(options.robot), load_ros_config(options.robot)
+    robot, config = load_arms(options.robot), load_ros_config(options.robot)
     metadata = clients[0].metadata if metadata is None else metadata
     if wrong := wrong_metadata(metadata):
         raise UserError(wrong)
     cameras = [camera.name for camera in config.cameras][: metadata["cameras"]]
+    two = isinstance(robot, TwoArmRobot)
     loop = ControlLoop(
         robot,
         cameras,
-        _executor_config(metadata, options, len(cameras)),
-        fingers=() if config.gripper is None else config.gripper.fingers,
-        stops=config.arm.has_stops,
+        _executor_config(metadata, options, len(cameras), robot),
+        law=ControlLaw(rate_hz=robot.rate_hz) if two else None,
+        fingers=config.fingers,
+        stops=all(arm.has_stops for arm in config.arms),
         base=config.base,
+        split=len(config.grippers[0].fingers) if two else None,
     )
     clock = Clock(options.speed)
-    chain = None if options.mode == "dry_run" else robot.chain  # the joints of a dry run are those it asks for
-    observations = Observations(loop, cameras, Proprio(robot.chain, config.base), chain)
+    if isinstance(robot, TwoArmRobot):
+        proprio, moved = TwoArmProprio(robot), robot
+    else:
+        proprio, moved = Proprio(robot.chain, config.base), robot.chain
+    # the joints of a dry run are those it asks for
+    observations = Observations(loop, cameras, proprio, None if options.mode == "dry_run" else moved)
     ask = InferenceConfig(options.aligned, options.latency_s, continues=options.overlap == REALTIME)
     inference = InferenceClient(loop, observations, list(clients), clock, ask)
     alarm = FailureAlarm(loop, acts=options.mode == "live")
     return BridgeContext(options, robot, config, session, metadata, clock, loop, observations, inference, alarm)
 
 
-def _executor_config(metadata: Mapping[str, Any], options: BridgeOptions, cameras: int) -> ExecutorConfig:
-    if metadata["action_dim"] != ACTION_DIM:
-        raise UserError(
-            f"the policy's actions have {metadata['action_dim']} numbers; the bridge takes LIBERO's {ACTION_DIM}: "
-            "a change of position, a change of orientation, the gripper"
+def _executor_config(
+    metadata: Mapping[str, Any], options: BridgeOptions, cameras: int, robot: Robot | TwoArmRobot
+) -> ExecutorConfig:
+    axes = axis_names(robot) if isinstance(robot, TwoArmRobot) else None
+    action_dim, proprio_dim = (len(axes), len(axes)) if axes else (ACTION_DIM, PROPRIO_DIM)
+    if metadata["action_dim"] != action_dim:
+        meaning = (
+            f"{robot.name}'s {action_dim}: each arm's joints and its gripper"
+            if axes
+            else f"LIBERO's {ACTION_DIM}: a change of position, a change of orientation, the gripper"
         )
+        raise UserError(f"the policy's actions have {metadata['action_dim']} numbers; the bridge takes {meaning}")
     if cameras < metadata["cameras"]:
         raise UserError(f"the policy looks at {metadata['cameras']} cameras: name them under ros.cameras")
-    if metadata["proprio_dim"] not in (0, PROPRIO_DIM):
-        raise UserError(f"the policy reads {metadata['proprio_dim']} numbers; the bridge has LIBERO's {PROPRIO_DIM}")
+    if metadata["proprio_dim"] not in (0, proprio_dim):
+        whose = f"{robot.name}'s" if axes else "LIBERO's"
+        raise UserError(f"the policy reads {metadata['proprio_dim']} numbers; the bridge has {whose} {proprio_dim}")
     if options.overlap == REALTIME and not metadata.get("realtime_chunking"):
         raise UserError(
             f"{metadata['policy']} cannot go on from planned actions: --overlap realtime is for flow policies"
         )
     return ExecutorConfig(
         chunk_len=metadata["chunk_len"],
-        action_dim=ACTION_DIM,
-        period_ns=STEP_NS,
+        action_dim=action_dim,
+        period_ns=round(NANOSECONDS / robot.rate_hz) if axes else STEP_NS,
         overlap=Overlap.NEWEST if options.overlap == REALTIME else Overlap(options.overlap),
         blend_steps=options.blend_steps,
-        discrete=(GRIPPER_AXIS,),
+        discrete=() if axes else (GRIPPER_AXIS,),
         execution_horizon=min(options.horizon, metadata["chunk_len"]),
     )

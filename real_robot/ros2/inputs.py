@@ -10,6 +10,7 @@ import numpy as np
 
 from embodied_rl.real_robot.core.runtime import COMMANDS, STOP, repeated
 from embodied_rl.real_robot.core.states import ArmState
+from embodied_rl.real_robot.core.two_arms import TwoArmRobot
 from embodied_rl.real_robot.ros2 import qos
 from embodied_rl.real_robot.ros2.adapters.stamps import nanoseconds
 from embodied_rl.real_robot.ros2.buttons import ButtonTopic
@@ -138,8 +139,7 @@ class Inputs:
         Their positions are the gripper's first set point, and what the policy reads of it.
         """
         config, now_ns = self._context.config, self._context.clock.now_ns()
-        wanted = () if config.gripper is None else config.gripper.fingers
-        missing = [name for name in wanted if now_ns - self._finger_ns.get(name, -_FINGERS_NS) >= _FINGERS_NS]
+        missing = [name for name in config.fingers if now_ns - self._finger_ns.get(name, -_FINGERS_NS) >= _FINGERS_NS]
         if not missing:
             return self._wrong_width()
         advice = f"start the gripper's driver, have it publish {config.joint_states}, or correct ros.gripper.fingers"
@@ -147,14 +147,15 @@ class Inputs:
 
     def _wrong_width(self) -> str:
         """Why the width that is measured cannot be: another unit, or other joints than the fingers'."""
-        limits, width = self._context.robot.gripper, sum(map(abs, self._finger_at.values()))
-        if limits is None or not self._finger_at:
+        if not self._finger_at:
             return ""
-        closed, wide = float(limits.lower[0]), float(limits.upper[0])
-        if closed - _WIDTH_SHARE * (wide - closed) <= width <= wide + _WIDTH_SHARE * (wide - closed):
-            return ""
-        difference = f"the fingers are measured {width:g} m apart, gripper.position is {closed:g} to {wide:g} m"
-        return f"{difference}: correct it or ros.gripper.fingers"
+        for limits, gripper in zip(self._context.robot.grippers, self._context.config.grippers, strict=False):
+            width = sum(abs(self._finger_at[name]) for name in gripper.fingers)
+            closed, wide = float(limits.lower[0]), float(limits.upper[0])
+            if not closed - _WIDTH_SHARE * (wide - closed) <= width <= wide + _WIDTH_SHARE * (wide - closed):
+                difference = f"the fingers are measured {width:g} m apart, gripper.position is {closed:g} to {wide:g} m"
+                return f"{difference}: correct it or ros.gripper.fingers"
+        return ""
 
     def _joints(self, message: Any) -> None:
         context = self._context
@@ -163,7 +164,7 @@ class Inputs:
         of_arm = any(name in context.robot.limits.names for name in message.name)
         if of_arm:
             flow.note(now_ns, stamp_ns)
-        names = context.config.gripper.fingers if context.config.gripper is not None else ()
+        names = context.config.fingers
         heard = zip(message.name, message.position, strict=False)
         twice = repeated(message.name, names)
         own = [(name, value) for name, value in heard if name in names and np.isfinite(value) and not twice]
@@ -215,6 +216,9 @@ class Inputs:
 
     def _engage(self, message: Any) -> None:
         now_ns = self._context.clock.now_ns()
+        if isinstance(self._context.robot, TwoArmRobot):
+            self.twist_problem = "a takeover moves one arm: hold, resume or stop two" if message.data else ""
+            return
         held = self._held(now_ns)
         self._engaged_ns = now_ns if message.data else 0
         if not (held and message.data):  # a repeated press says nothing of the twist

@@ -16,7 +16,7 @@ _REST_NS, _REST_RAD = 100_000_000, 0.005
 
 @dataclass(frozen=True)
 class JointReading:
-    """Joint angles [n] (rad) and finger positions (m) at a time."""
+    """Joint angles [n] (rad) and finger positions (m) at a time; of two arms the widths of both grippers."""
 
     stamp_ns: int
     angles: np.ndarray
@@ -29,6 +29,7 @@ class JointHistory:
     Args:
         joints: The arm's joints.
         fingers: Joints whose absolute positions add up to the gripper's width; often in messages of their own.
+        split: Of two arms, how many of the fingers are the first gripper's.
 
     Example:
         >>> history = JointHistory(robot.limits.names, ["finger_1", "finger_2"])
@@ -36,8 +37,8 @@ class JointHistory:
         >>> history.nearest(stamp_ns).angles
     """
 
-    def __init__(self, joints: Sequence[str], fingers: Sequence[str]) -> None:
-        self._joints = tuple(joints)
+    def __init__(self, joints: Sequence[str], fingers: Sequence[str], split: int | None = None) -> None:
+        self._joints, self._split = tuple(joints), split
         self._fingers = dict.fromkeys(fingers, 0.0)
         self._kept: deque[JointReading] = deque(maxlen=_HISTORY)
 
@@ -74,8 +75,10 @@ class JointHistory:
         return f"{joint} moved by {spread.max():.3f} rad in {_REST_NS / 1e9:g} s: wait until the arm rests"
 
     def _two_fingers(self) -> tuple[float, float]:
-        """As a policy reads them: the second one's position is negative."""
+        """As a policy reads them: the second one's position is negative. Of two arms each gripper's width."""
         found = list(self._fingers.values())
+        if self._split is not None:
+            return sum(found[: self._split]), sum(found[self._split :])
         if len(found) == 2:
             return found[0], -found[1]
         half = sum(found) / 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from embodied_rl.real_robot.core.pace import Pace
 from embodied_rl.real_robot.core.robot import Robot
 from embodied_rl.real_robot.core.runtime import ArmRuntime, Tick, repeated
 from embodied_rl.real_robot.core.states import ArmState, Event, Transition
+from embodied_rl.real_robot.core.two_arms import TwoArmRobot
 from embodied_rl.real_robot.ros2.events import (
     ActionTaken,
     ChunkDecided,
@@ -33,7 +33,9 @@ from embodied_rl.real_robot.ros2.events import (
     StateChanged,
 )
 from embodied_rl.real_robot.ros2.joints import JointHistory, JointReading
+from embodied_rl.real_robot.ros2.output import Output
 from embodied_rl.real_robot.ros2.target import Target
+from embodied_rl.real_robot.ros2.two_arm_target import TwoArmTarget
 
 _HUMAN_SILENCE_NS = 100_000_000
 MOST_TWIST = 10.0
@@ -43,36 +45,18 @@ _SILENCES_NS = 4_000_000_000
 _GOES_ON = (Event.ARM, Event.START, Event.RESUME, Event.TAKEOVER)
 
 
-@dataclass(frozen=True)
-class Output:
-    """What a tick sends.
-
-    Args:
-        tick: The decision with its set point; nothing is sent where that is None.
-        stop: The set points of a stop from there on.
-        position: The tool's at the set point [3], m, base frame.
-        quaternion: The same, x, y, z, w.
-        width: The gripper's, m; None without one.
-    """
-
-    tick: Tick
-    stop: list[Setpoint]
-    position: np.ndarray
-    quaternion: np.ndarray
-    width: float | None
-
-
 class ControlLoop:
     """Executor, target and the core's runtime in one, behind one lock.
 
     Args:
-        robot: The arm.
+        robot: The arm, or two under one gate.
         cameras: Names of its cameras.
         config: How chunks become actions.
         law: The controller of training.
         fingers: Joint names whose absolute positions add up to the gripper's width.
         stops: Whether set points come with the stop after them.
         base: The arm's base in the world of training, along whose axes actions point.
+        split: Of two arms, how many of the fingers are the first gripper's.
 
     Attributes:
         events: What happens, for whoever subscribes.
@@ -87,20 +71,25 @@ class ControlLoop:
 
     def __init__(
         self,
-        robot: Robot,
+        robot: Robot | TwoArmRobot,
         cameras: Sequence[str],
         config: ExecutorConfig,
         law: ControlLaw | None = None,
         fingers: Sequence[str] = (),
         stops: bool = True,
         base: Origin = AS_TRAINED,
+        split: int | None = None,
     ) -> None:
         self.robot, self.law = robot, law or ControlLaw()
         self.events, self.leaving = Events(), False
         self.runtime = ArmRuntime(robot, cameras, stops)
         self._config, self._stops = config, stops
-        self._joints, self._fingers = JointHistory(robot.limits.names, fingers), tuple(fingers)
-        self._target = Target(robot, self.law, self.period_ns / 1e9, base)
+        self._joints, self._fingers = JointHistory(robot.limits.names, fingers, split), tuple(fingers)
+        self._target = (
+            TwoArmTarget(robot)
+            if isinstance(robot, TwoArmRobot)
+            else Target(robot, self.law, self.period_ns / 1e9, base)
+        )
         self._lock = threading.Lock()
         self._executor = ChunkExecutor(config, 0)
         self._angles = robot.home.copy()
@@ -267,9 +256,15 @@ class ControlLoop:
             engaged: Whether the human wants the arm.
 
         Returns:
-            The takeover, where the switch was pressed just now; one that is still held takes nothing.
+            The takeover, where the switch was pressed just now; one that is still held takes nothing. No twist takes
+            two arms.
         """
-        if np.shape(twist) != (6,) or not (np.abs(twist) <= MOST_TWIST).all() or not np.isfinite(grip):
+        if (
+            isinstance(self._target, TwoArmTarget)
+            or np.shape(twist) != (6,)
+            or not (np.abs(twist) <= MOST_TWIST).all()
+            or not np.isfinite(grip)
+        ):
             return None
         with self._lock:
             self._twist, self._grip = np.asarray(twist, np.float64), float(np.clip(grip, -1, 1))
@@ -350,7 +345,7 @@ class ControlLoop:
 
     def _by_hand(self, now_ns: int) -> None:
         """Move as the human asks, or let the arm rest where the device is silent."""
-        if now_ns - self._heard_ns < _HUMAN_SILENCE_NS:
+        if now_ns - self._heard_ns < _HUMAN_SILENCE_NS and not isinstance(self._target, TwoArmTarget):
             self._target.by_hand(self._twist, self._grip)
             self.runtime.mux.human(self._human_command(now_ns), self._heard_ns, engaged=True)
 
@@ -360,12 +355,18 @@ class ControlLoop:
         return self._target.command(now_ns, "human") or still
 
     def _output(self, tick: Tick, now_ns: int) -> Output:
-        stop, width = list[Setpoint](), None
+        stop, width, widths = list[Setpoint](), None, ()
         if tick.setpoint is not None:
             self._angles = tick.setpoint.positions
             stop = self.runtime.gate.stop_path() if self._stops else []
             self._target.reached(self._angles, braked=tick.decision is None)
-            width = self._target.width(now_ns)  # it keeps its grip while the arm holds
+            if isinstance(self._target, TwoArmTarget):
+                widths = self._target.widths(now_ns)
+            else:
+                width = self._target.width(now_ns)  # it keeps its grip while the arm holds
+        if isinstance(self.robot, TwoArmRobot):
+            position, quaternion = self.robot.tools(self._angles)
+            return Output(tick, stop, position, quaternion, None, widths)
         position, rotation = self.robot.chain.pose(self._angles)
         return Output(tick, stop, position, quaternion_xyzw(rotation), width)
 
@@ -373,7 +374,11 @@ class ControlLoop:
         """What a new state needs: a target at the arm's set point, an empty plan."""
         if event is Event.ARM:
             start_ns = now_ns - now_ns % self.period_ns  # as the arm's gate
-            self._target.start_gripper(sum(map(abs, self._joints.last.fingers)), start_ns)
+            fingers = self._joints.last.fingers
+            if isinstance(self._target, TwoArmTarget):
+                self._target.start_grippers(fingers, start_ns)
+            else:
+                self._target.start_gripper(sum(map(abs, fingers)), start_ns)
         if event in (Event.ARM, Event.START, Event.RESUME):
             self._angles = self.runtime.gate.positions
             self._target.rest(self._angles)

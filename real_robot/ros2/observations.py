@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.real_robot.core.kinematics import Chain
+from embodied_rl.real_robot.core.two_arms import TwoArmRobot
 from embodied_rl.real_robot.core.views import LiveView, even, tool_points
 from embodied_rl.real_robot.ros2.events import ObservationTaken
 from embodied_rl.real_robot.ros2.loop import ControlLoop
 from embodied_rl.real_robot.ros2.proprio import Proprio
+from embodied_rl.real_robot.ros2.two_arm_target import TwoArmProprio
 
 _KEPT = 4
 """Pictures of each camera: whoever looks back a little, such as the recorder, sees what was there then."""
@@ -36,7 +38,8 @@ class Observations:
         loop: Where joints are kept and pictures are noted.
         cameras: Their names, in the policy's order.
         proprio: Makes what the policy reads of the joints.
-        chain: The arm's, where its joints are measured while it moves: pictures must change then. None in a dry run.
+        chain: The arm's, or two arms, where joints are measured while they move: pictures must change then. None in a
+            dry run.
 
     Example:
         >>> observations.image("wrist", image, stamp_ns, now_ns)
@@ -44,7 +47,13 @@ class Observations:
         (480, 640, 3)
     """
 
-    def __init__(self, loop: ControlLoop, cameras: Sequence[str], proprio: Proprio, chain: Chain | None = None) -> None:
+    def __init__(
+        self,
+        loop: ControlLoop,
+        cameras: Sequence[str],
+        proprio: Proprio | TwoArmProprio,
+        chain: Chain | TwoArmRobot | None = None,
+    ) -> None:
         self.cameras = tuple(cameras)
         self.instruction = ""
         self._loop, self._proprio = loop, proprio
@@ -84,7 +93,7 @@ class Observations:
         measured = None if self._chain is None else self._loop.measured(stamp_ns)
         if measured is None or self._chain is None:
             return ""
-        return self._live[camera].look(image, tool_points(self._chain, measured.angles))
+        return self._live[camera].look(image, _tool_points(self._chain, measured.angles))
 
     def wait(self, seconds: float) -> None:
         """Until a picture comes, or so long."""
@@ -114,6 +123,13 @@ class Observations:
         images = {name: latest.image for name, latest in newest.items()}
         proprio = self._proprio(measured.angles, measured.fingers)
         return ObservationTaken(now_ns, stamp_ns, images, measured.angles, proprio, self.instruction)
+
+
+def _tool_points(moved: Chain | TwoArmRobot, angles: np.ndarray) -> np.ndarray:
+    if isinstance(moved, Chain):
+        return tool_points(moved, angles)
+    each = zip(moved.arms, moved.of_each(angles), strict=True)
+    return np.concatenate([tool_points(arm.chain, own) for arm, own in each])
 
 
 def request_of(observation: ObservationTaken, metadata: dict[str, Any]) -> dict[str, Any]:

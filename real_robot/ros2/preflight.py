@@ -11,6 +11,7 @@ from embodied_rl.errors import UserError
 from embodied_rl.real_robot.core.buttons import Button
 from embodied_rl.real_robot.core.motion import Limit, Motion
 from embodied_rl.real_robot.core.states import ArmState
+from embodied_rl.real_robot.core.two_arms import DISTANCE, WORKSPACE, TwoArmRobot
 from embodied_rl.real_robot.core.views_of_training import compare_views
 from embodied_rl.real_robot.ros2.context import BridgeContext
 from embodied_rl.real_robot.ros2.inputs import Inputs
@@ -25,6 +26,7 @@ POLICY = "policy"
 """The name of the check of the server's answers."""
 LIMITS = "limits that hold"
 """The name of the table that a person confirms."""
+_PLACES = (WORKSPACE, DISTANCE)
 
 
 @dataclass(frozen=True)
@@ -89,26 +91,48 @@ def _arm(context: BridgeContext) -> list[Check]:
     robot, measured = context.robot, context.loop.measured(context.clock.now_ns())
     if measured is None:
         return [Check("pose", False, "no joint states yet")]
+    moving = context.loop.moving()
+    standstill = Check("standstill", not moving, moving or "at rest")
+    if isinstance(robot, TwoArmRobot):
+        return [*_two_arms(robot, measured.angles), standstill]
     motion = Motion(robot.limits, 1 / robot.rate_hz, robot.workspace.inside)
     broken = motion.allows_rest(measured.angles[None])[0]
     where = np.array2string(robot.chain.position(measured.angles), precision=3)
-    moving = context.loop.moving()
     outside = [name for name, bits in zip(robot.limits.names, broken, strict=True) if bits & ~Limit.WORKSPACE]
     boxed = bool((broken & Limit.WORKSPACE).any())
     return [
         Check("limits", not outside, f"outside: {', '.join(outside)}; move it by hand" if outside else "within"),
         Check("workspace", not boxed, f"{robot.tool_frame} at {where} m in {robot.base_frame}" + ", outside" * boxed),
-        Check("standstill", not moving, moving or "at rest"),
+        standstill,
+    ]
+
+
+def _two_arms(robot: TwoArmRobot, angles: np.ndarray) -> list[Check]:
+    """Whether both arms are within limits and workspaces, and far enough from each other."""
+    broken = Motion(robot.limits, 1 / robot.rate_hz).allows_rest(angles[None])[0]
+    outside = [name for name, bits in zip(robot.limits.names, broken, strict=True) if bits]
+    placed = {kind: [one.detail for one in robot.out_of_place(angles[None]) if one.kind == kind] for kind in _PLACES}
+    left, right, apart = robot.clearance.nearest(angles)
+    tools = "; ".join(f"{arm.tool_frame} inside" for arm in robot.arms)
+    advice = "; move it by hand"
+    return [
+        Check("limits", not outside, f"outside: {', '.join(outside)}{advice}" if outside else "within"),
+        Check(
+            "workspace", not placed[WORKSPACE], "; ".join(placed[WORKSPACE]) + advice if placed[WORKSPACE] else tools
+        ),
+        Check(
+            "distance", not placed[DISTANCE], f"{left} and {right} {apart:.3f} m apart" + advice * len(placed[DISTANCE])
+        ),
     ]
 
 
 def _gripper(context: BridgeContext, inputs: Inputs) -> list[Check]:
-    """Whether each of the gripper's fingers is heard."""
-    gripper = context.config.gripper
-    if gripper is None:
+    """Whether each of the grippers' fingers is heard."""
+    config = context.config
+    if not config.grippers:
         return [Check("gripper", True, "none in the arm's file: what the policy says to one moves nothing")]
     missing = inputs.missing_fingers()
-    return [Check("gripper", not missing, missing or f"{', '.join(gripper.fingers)} on {context.config.joint_states}")]
+    return [Check("gripper", not missing, missing or f"{', '.join(config.fingers)} on {config.joint_states}")]
 
 
 def _views(context: BridgeContext) -> list[Check]:
@@ -121,12 +145,11 @@ def _views(context: BridgeContext) -> list[Check]:
 
 def _controller(context: BridgeContext, inputs: Inputs) -> Check:
     """Whether somebody listens to set points, and nobody else sends any."""
-    config = context.config.arm
     if context.options.mode != "live":
         return Check("controller", True, f"{context.options.mode}: nothing is sent")
     if problem := inputs.command_problem():
         return Check("controller", False, problem)
-    return Check("controller", True, f"{config.adapter} on {config.topic}")
+    return Check("controller", True, "; ".join(f"{arm.adapter} on {arm.topic}" for arm in context.config.arms))
 
 
 def _policy(context: BridgeContext) -> Check:

@@ -24,15 +24,15 @@ def other_commanders(node: Any, config: RosConfig) -> str:
         node: The bridge's, with one publisher or client for each.
         config: The topics and actions.
     """
-    found = list[str]()
-    name = config.arm.topic
-    topics, actions = ([], [name]) if config.arm.goals else ([name], [])
-    if name.endswith(_TOPIC):
-        actions.append(name.removesuffix(_TOPIC) + _ACTION)
-    elif name.endswith(_ACTION):
-        topics.append(name.removesuffix(_ACTION) + _TOPIC)
-    if config.gripper is not None:
-        (actions if config.gripper.adapter == "gripper_command" else topics).append(config.gripper.topic)
+    found, topics, actions = list[str](), list[str](), list[str]()
+    for arm in config.arms:
+        (actions if arm.goals else topics).append(arm.topic)
+        if arm.topic.endswith(_TOPIC):
+            actions.append(arm.topic.removesuffix(_TOPIC) + _ACTION)
+        elif arm.topic.endswith(_ACTION):
+            topics.append(arm.topic.removesuffix(_ACTION) + _TOPIC)
+    for gripper in config.grippers:
+        (actions if gripper.adapter == "gripper_command" else topics).append(gripper.topic)
     for topic in topics:
         others = sorted(_publishers(node, topic))
         found += [f"{', '.join(others)} also publishes {topic}"] if others else []
@@ -44,9 +44,10 @@ def other_commanders(node: Any, config: RosConfig) -> str:
 
 def nobody_listens(node: Any, config: RosConfig) -> str:
     """Why set points would move nothing; '' where a controller takes them."""
-    arm = config.arm
-    listens = node.count_services(arm.goals) if arm.goals else node.count_subscribers(arm.topic)
-    return "" if listens else f"nobody listens to {arm.topic}: is the controller active?"
+    for arm in config.arms:
+        if not (node.count_services(arm.goals) if arm.goals else node.count_subscribers(arm.topic)):
+            return f"nobody listens to {arm.topic}: is the controller active?"
+    return ""
 
 
 def _publishers(node: Any, topic: str) -> Iterator[str]:

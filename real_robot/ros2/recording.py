@@ -11,11 +11,13 @@ from typing import Any
 from embodied_rl.data.layout import ACTION_NAMES, PROPRIO_NAMES
 from embodied_rl.errors import UserError
 from embodied_rl.real_robot.core.robot import robot_path
+from embodied_rl.real_robot.core.two_arms import TwoArmRobot
 from embodied_rl.real_robot.record.bridge import BridgeRecorder, stamp_of
 from embodied_rl.real_robot.record.events import SessionStarted
 from embodied_rl.real_robot.record.recorder import Recorder
-from embodied_rl.real_robot.ros2.context import STEP_NS, BridgeContext
+from embodied_rl.real_robot.ros2.context import BridgeContext
 from embodied_rl.real_robot.ros2.events import BackgroundSink
+from embodied_rl.real_robot.ros2.two_arm_target import axis_names
 
 
 class BridgeRecording:
@@ -71,6 +73,7 @@ class BridgeRecording:
 def _session(context: BridgeContext) -> SessionStarted:
     """What the recording says of itself; the server's token stays out of it."""
     robot, now_ns = context.robot, context.clock.now_ns()
+    axes = axis_names(robot) if isinstance(robot, TwoArmRobot) else None
     options = {name: value for name, value in asdict(context.options).items() if name != "token"}
     return SessionStarted(
         time_ns=now_ns,
@@ -78,10 +81,10 @@ def _session(context: BridgeContext) -> SessionStarted:
         robot=robot.name,
         joint_names=robot.limits.names,
         rate_hz=robot.rate_hz,
-        control_hz=1e9 / STEP_NS,
+        control_hz=context.loop.law.rate_hz,
         cameras=context.observations.cameras,
-        state_names=PROPRIO_NAMES,
-        action_names=ACTION_NAMES,
+        state_names=axes or PROPRIO_NAMES,
+        action_names=axes or ACTION_NAMES,
         settings={
             "options": options,
             "policy": context.metadata,

@@ -1,4 +1,4 @@
-"""The twin as a ROS 2 node: an arm's topics over the simulated tabletop, in real time."""
+"""The twin as a ROS 2 node: the topics of an arm, or of two, over a simulated world, in real time."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import json
 import threading
 from array import array
 from collections import deque
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from embodied_rl.real_robot.core.robot import load_robot
+from embodied_rl.errors import UserError
+from embodied_rl.real_robot.core.two_arms import TwoArmRobot, load_arms
 from embodied_rl.real_robot.ros2 import qos
 from embodied_rl.real_robot.ros2.adapters.stamps import nanoseconds, set_time
 from embodied_rl.real_robot.ros2.clock import Clock
@@ -20,7 +22,8 @@ from embodied_rl.real_robot.ros2.session import Session
 from embodied_rl.real_robot.twin.follower import Point, TrajectoryFollower
 from embodied_rl.real_robot.twin.options import TOPICS, TwinOptions
 from embodied_rl.real_robot.twin.person import TwinPerson
-from embodied_rl.real_robot.twin.plant import CAMERAS, Difference, Plant
+from embodied_rl.real_robot.twin.plant import Difference, Plant
+from embodied_rl.real_robot.twin.two_arm_plant import TwoArmPlant
 from embodied_rl.rng import TwinStream, philox
 
 TIMESTEP_NS = 2_000_000
@@ -40,6 +43,11 @@ class TwinNode:
         options: How it differs from training and from a perfect arm.
     """
 
+    _ends: tuple[int, ...] = (7,)
+    """Where each arm's names end: the tabletop has one arm of seven joints."""
+    _widest: tuple[float, ...] = (0.04,)
+    """The furthest that a finger of each gripper goes, m."""
+
     def __init__(self, session: Session, options: TwinOptions) -> None:
         from sensor_msgs.msg import Image, JointState
         from std_msgs.msg import Float64MultiArray, String
@@ -48,22 +56,37 @@ class TwinNode:
         self._session, self.options, self._clock = session, options, Clock(options.speed)
         self._joint_state, self._image, self._text = JointState, Image, String
         difference = Difference(options.friction, options.damping, options.looks, options.level, options.noise)
-        self.plant = Plant(options.suite, difference, options.image_size)
-        robot, config = load_robot("twin"), load_ros_config("twin")
-        assert config.gripper is not None
-        self._names = [*robot.limits.names, *config.gripper.fingers]
+        robot, config = load_arms(options.robot), load_ros_config(options.robot)
+        self.plant: Plant | TwoArmPlant
+        if isinstance(robot, TwoArmRobot):
+            if difference != Difference():
+                raise UserError(
+                    "a twin of two arms has no friction, damping, looks or noise of its own: leave them out"
+                )
+            self.plant = TwoArmPlant(options.suite, robot, config, options.image_size)
+            first = len(robot.arms[0].limits.names)
+            self._ends = (first, len(robot.limits.names))
+            self._widest = tuple(
+                float(o.upper[0]) * g.scale for o, g in zip(robot.grippers, config.grippers, strict=True)
+            )
+        elif options.robot == "twin":
+            self.plant = Plant(options.suite, difference, options.image_size)
+        else:
+            raise UserError(f"the twin of one arm is 'twin', not '{options.robot:.80}'")
+        self._names, self._grips = [*robot.limits.names, *config.fingers], [len(one.fingers) for one in config.grippers]
         node = session.node
         self._joints = node.create_publisher(JointState, config.joint_states, qos.sensor(5))
         self._cameras = [node.create_publisher(Image, camera.topic, qos.sensor()) for camera in config.cameras]
         self._state = node.create_publisher(String, TOPICS["state"], qos.latched())
-        node.create_subscription(JointTrajectory, config.arm.topic, self._trajectory, qos.command())
-        node.create_subscription(Float64MultiArray, config.gripper.topic, self._gripper, qos.command())
+        for arm, (topic, gripper) in enumerate(zip(config.arms, config.grippers, strict=True)):
+            node.create_subscription(JointTrajectory, topic.topic, partial(self._trajectory, arm=arm), qos.command())
+            node.create_subscription(Float64MultiArray, gripper.topic, partial(self._gripper, arm=arm), qos.command())
         node.create_subscription(String, TOPICS["episode"], self._episode, qos.latched())
         node.create_subscription(String, TOPICS["faults"], self._inject, qos.event())
         node.create_subscription(String, TOPICS["person"], self._on_person, qos.event())
-        self._person = TwinPerson(session, self.plant, self._clock)
+        self._person = TwinPerson(session, self.plant, self._clock) if isinstance(self.plant, Plant) else None
         self._lock, self._stopping = threading.Lock(), threading.Event()
-        self._commands: deque[tuple[int, Any]] = deque()
+        self._commands: deque[tuple[int, tuple[int, Any]]] = deque()
         self._late: deque[tuple[int, int, Any]] = deque()
         self._rng = philox(options.seed, TwinStream.NODE)
         self._dropped, self._deaf = set[str](), False
@@ -73,17 +96,12 @@ class TwinNode:
         self._succeeded = False
         home = self.plant.reset(self.plant.tasks[0], 0, options.seed)
         self._instruction, self._task = home, self.plant.tasks[0]
-        self._finger = float(self.plant.joints()[0][7])
-        self._follower = TrajectoryFollower(self.plant.joints()[0][:7])
+        self._followers, self._fingers = self._at_rest()
         self.plant.images()  # the first one compiles the renderer's kernels, which takes long
-        self._threads = [
-            threading.Thread(target=run, name=name, daemon=True)
-            for name, run in (
-                ("physics", self._run_physics),
-                ("cameras", self._run_cameras),
-                ("person", self._run_person),
-            )
-        ]
+        runs = {"physics": self._run_physics}
+        runs |= {"cameras": self._run_cameras} if self.plant.cameras else {}
+        runs |= {"person": self._run_person} if self._person is not None else {}
+        self._threads = [threading.Thread(target=run, name=name, daemon=True) for name, run in runs.items()]
         self.error: BaseException | None = None
 
     def start(self) -> None:
@@ -99,25 +117,32 @@ class TwinNode:
         for thread in self._threads:
             thread.join(timeout=2.0)
 
-    def _trajectory(self, message: Any) -> None:
+    def _at_rest(self) -> tuple[list[TrajectoryFollower], list[float]]:
+        """Controllers that keep each arm where it is, and where each gripper's first finger is, m."""
+        positions, end = self.plant.joints()[0], self._ends[-1]
+        first_fingers = np.cumsum([end, *self._grips])[:-1]
+        followers = [TrajectoryFollower(one) for one in np.split(positions[:end], self._ends[:-1])]
+        return followers, np.abs(positions[first_fingers]).tolist()
+
+    def _trajectory(self, message: Any, arm: int = 0) -> None:
         if self._deaf:
             return
         now_ns = self._clock.ros_ns()
         try:
-            points = points_of(message, self._names[:7], now_ns)
+            points = points_of(message, self._names[(0, *self._ends)[arm] : self._ends[arm]], now_ns)
         except MessageError as error:
             self._session.node.get_logger().warning(f"a trajectory left out: {error}")
             return
         with self._lock:
-            self._commands.append((now_ns + round(self.options.command_latency_s * 1e9), points))
+            self._commands.append((now_ns + round(self.options.command_latency_s * 1e9), (arm, points)))
 
-    def _gripper(self, message: Any) -> None:
+    def _gripper(self, message: Any, arm: int = 0) -> None:
         if not len(message.data) or not np.isfinite(message.data[0]):
             self._session.node.get_logger().warning("a gripper command left out: no finite position")
             return
         with self._lock:
             due_ns = self._clock.ros_ns() + round(self.options.command_latency_s * 1e9)
-            self._commands.append((due_ns, float(np.clip(message.data[0], 0.0, 0.04))))
+            self._commands.append((due_ns, (arm, float(np.clip(message.data[0], 0.0, self._widest[arm])))))
 
     def _episode(self, message: Any) -> None:
         wanted = self._read(TOPICS["episode"], message, EPISODE)
@@ -139,10 +164,11 @@ class TwinNode:
             self._spoilt, self._held = faults["spoilt"], {}
 
     def _on_person(self, message: Any) -> None:
-        if (wanted := self._read(TOPICS["person"], message, PERSON)) is not None:
+        if (wanted := self._read(TOPICS["person"], message, PERSON)) is not None and self._person is not None:
             self._person.act(wanted["acts"])
 
     def _run_person(self) -> None:
+        assert self._person is not None
         try:
             self._person.run(self._stopping)
         except BaseException as error:
@@ -178,8 +204,12 @@ class TwinNode:
             self._begin_if_asked()
             now_ns = self._clock.ros_ns()
             self._obey(now_ns)
-            angles, velocities = self._follower.at(now_ns)
-            self.plant.advance(angles, velocities, self._finger, steps)
+            wanted = [follower.at(now_ns) for follower in self._followers]
+            angles, velocities = (np.concatenate(each) for each in zip(*wanted, strict=True))
+            if isinstance(self.plant, TwoArmPlant):
+                self.plant.advance(angles, velocities, self._fingers, steps)
+            else:
+                self.plant.advance(angles, velocities, self._fingers[0], steps)
             self._sim_ns += period_ns
             self._publish_joints()
             if self._sim_ns // _JUDGE_NS != (self._sim_ns - period_ns) // _JUDGE_NS:
@@ -193,20 +223,19 @@ class TwinNode:
             return
         self._instruction = self.plant.reset(wanted["task"], wanted["state"], wanted["seed"])
         self._task, self._number, self._sim_ns, self._succeeded = wanted["task"], wanted["number"], 0, False
-        positions = self.plant.joints()[0]
         with self._lock:
             self._commands.clear()
-        self._follower, self._finger = TrajectoryFollower(positions[:7]), float(positions[7])
+        self._followers, self._fingers = self._at_rest()
         self._say()
 
     def _obey(self, now_ns: int) -> None:
         with self._lock:
             while self._commands and self._commands[0][0] <= now_ns:
-                _, command = self._commands.popleft()
+                _, (arm, command) = self._commands.popleft()
                 if isinstance(command, float):
-                    self._finger = command
+                    self._fingers[arm] = command
                 else:
-                    self._follower.take(command, now_ns)
+                    self._followers[arm].take(command, now_ns)
 
     def _publish_joints(self) -> None:
         if self.options.joint_drop and self._rng.random() < self.options.joint_drop:
@@ -232,15 +261,15 @@ class TwinNode:
             due_ns = max(due_ns + period_ns, self._clock.now_ns())
             stamp_ns, images = self._clock.ros_ns(), self.plant.images()
             for index, image in enumerate(images):
-                if CAMERAS[index] in self._dropped or self._rng.random() < self.options.camera_drop:
+                if self.plant.cameras[index] in self._dropped or self._rng.random() < self.options.camera_drop:
                     continue
                 self._late.append((self._clock.now_ns() + latency_ns, index, self._as_image(image, index, stamp_ns)))
 
     def _as_image(self, image: np.ndarray, index: int, stamp_ns: int) -> Any:
         height, width = image.shape[:2]
-        image = self._spoil_image(image, CAMERAS[index], stamp_ns)
+        image = self._spoil_image(image, self.plant.cameras[index], stamp_ns)
         message = self._image(height=height, width=width, encoding="rgb8", step=3 * width)
-        message.header.frame_id = CAMERAS[index]
+        message.header.frame_id = self.plant.cameras[index]
         message.data = array("B", image.tobytes())
         set_time(message.header.stamp, stamp_ns)
         return message

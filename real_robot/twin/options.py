@@ -17,10 +17,11 @@ class TwinOptions:
     """How the twin runs.
 
     Args:
-        suite: A tabletop suite.
+        suite: A tabletop suite; for a robot of two arms the path of an MJCF with the joints of its file.
+        robot: `twin`, or the file of a robot of two arms.
         joint_hz: Joint states a second.
         camera_hz: Pictures a second.
-        image_size: H = W of the pictures.
+        image_size: H = W of the pictures; 0, for two arms: the cameras send none.
         camera_latency_s: From a picture's stamp to its message.
         camera_drop: Share of pictures that never come.
         joint_drop: The same for joint states.
@@ -31,6 +32,7 @@ class TwinOptions:
     """
 
     suite: str = "tabletop_spatial"
+    robot: str = "twin"
     joint_hz: float = 100.0
     camera_hz: float = 20.0
     image_size: int = 64

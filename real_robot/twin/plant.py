@@ -20,7 +20,7 @@ from embodied_rl.types import Array, EpisodeSpec
 
 CAMERAS = ("agentview", "robot0_eye_in_hand")
 LOOKS = ("camera", "light", "texture")
-_KP, _KD = 900.0, 60.0
+KP, KD = 900.0, 60.0
 """Spring (1/s^2) and damper (1/s) of each joint, after the inertia is compensated: stiff, critically damped."""
 
 
@@ -74,6 +74,7 @@ class Plant:
         self._lock = threading.Lock()
         self._loaded = ""
         self._env: Env | None = None
+        self.cameras = CAMERAS
 
     @property
     def tasks(self) -> list[str]:
@@ -130,7 +131,7 @@ class Plant:
             model, data = env.model, env.data
             for _ in range(steps):
                 mujoco.mj_step1(model, data)
-                pull = _KP * (angles - data.qpos[robot.qpos]) + _KD * (velocities - data.qvel[robot.dof])
+                pull = KP * (angles - data.qpos[robot.qpos]) + KD * (velocities - data.qvel[robot.dof])
                 mujoco.mj_fullM(model, data, self._mass)
                 inertia = self._mass[np.ix_(robot.dof, robot.dof)]
                 torque = inertia @ pull + data.qfrc_bias[robot.dof]

@@ -14,12 +14,14 @@ import pytest
 from embodied_rl.errors import UserError
 from embodied_rl.real_robot.core.gate import Command, SafetyGate
 from embodied_rl.real_robot.core.robot import ROBOTS, load_robot
+from embodied_rl.real_robot.core.two_arms import load_two_arms
 from embodied_rl.real_robot.ros2.config import load_ros_config
 
 SHIPPED = sorted(path.stem for path in ROBOTS.glob("*.yaml"))
+OF_TWO = ("aloha",)
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", sorted(set(SHIPPED) - set(OF_TWO)))
 def test_the_shipped_arms_are_read(name: str) -> None:
     robot = load_robot(name)
     assert robot.workspace.inside(robot.home)
@@ -114,8 +116,16 @@ def test_an_unknown_key_of_any_section_is_refused_by_name(tmp_path: Path, old: s
         load_robot(str(file))
 
 
-def test_there_are_four_arms_and_a_twin() -> None:
-    assert SHIPPED == ["fr3", "generic", "so101", "twin", "ur5e"]
+@pytest.mark.parametrize("name", OF_TWO)
+def test_the_shipped_pairs_are_read(name: str) -> None:
+    robot = load_two_arms(name)
+    gate = robot.gate()
+    gate.start(robot.home, 0)
+    assert gate.period_ns == round(1e9 / robot.rate_hz)
+
+
+def test_there_are_four_arms_a_pair_and_a_twin() -> None:
+    assert SHIPPED == ["aloha", "fr3", "generic", "so101", "twin", "ur5e"]
 
 
 @pytest.mark.parametrize(
