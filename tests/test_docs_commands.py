@@ -87,7 +87,7 @@ def test_a_documented_command_is_understood(
 ) -> None:
     assert words[0] in COMMANDS
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs").mkdir()  # else runs/NAME is one of the hub's
+    (tmp_path / "runs").mkdir()  # as where a run was trained
     for index, word in enumerate(words[:-1]):
         if word == "--config":
             (tmp_path / "config.yaml").write_text("seed: 1\n")

@@ -32,11 +32,11 @@ _ELSEWHERE = {
 class EmbodiedRLEnv(EnvConfig):
     """Suites of LIBERO's format: LIBERO's own, LIBERO-PRO's, and the built-in tabletop ones.
 
-    A task's episodes begin in its held-out initial states, one after another: LIBERO's 50 official ones. Tasks have the
-    benchmark's numbers.
+    A task's episodes begin in its held-out initial states, one after another: LIBERO's 50 official ones. Tasks of a
+    suite have the benchmark's numbers; one that is named by itself has number 0.
 
     Args:
-        task: names of suites, joined by commas.
+        task: names of suites, or of tasks such as libero_goal/turn_on_the_stove, joined by commas.
         task_ids: numbers of tasks in each suite; None: all.
         fps: control steps a second, which no suite has otherwise.
         image_size: height and width in pixels of the policy's pictures; 360 as in LeRobot's own LIBERO.
@@ -68,7 +68,7 @@ class EmbodiedRLEnv(EnvConfig):
         return {}
 
     def create_envs(self, n_envs: int, use_async_envs: bool = False) -> dict[str, dict[int, LeRobotVectorEnv]]:
-        """{suite: {number of the task: its envs}}.
+        """{suite, or suite/task as env.task names one: {number of the task: its envs}}.
 
         Args:
             n_envs: episodes of a task that run at the same time, in one process and drawn together.
@@ -82,9 +82,10 @@ class EmbodiedRLEnv(EnvConfig):
     def _suite(self, suite: str, n_envs: int) -> dict[int, LeRobotVectorEnv]:
         for name in _ELSEWHERE.keys() & self.options.keys():
             raise UserError(f"env.options has '{name}': give it as --{_ELSEWHERE[name]}.")
+        suite, _, alone = suite.partition("/")
         protocol = self.protocol or ("lerobot" if suite.startswith("libero_") else "native")
         opened = partial(erl.make_vec_env, suite, image_size=self.image_size, protocol=protocol, **self.options)
-        with opened(num_envs=1) as probe:
+        with opened(num_envs=1, tasks=alone or ()) as probe:
             info, states = probe.info, probe.heldout_states
         self._check(info)
         tasks = list(states)

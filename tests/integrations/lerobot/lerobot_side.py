@@ -130,6 +130,8 @@ def main() -> None:
     assert "embodied_rl" in EnvConfig.get_known_choices()
     suites = make_env_config("embodied_rl", **{**STOVE, "task": "tabletop_long, tabletop_goal"})
     found: dict[str, Any] = {"tabletop": numbered(make_env(suites, 1))}
+    alone = make_env_config("embodied_rl", **{**STOVE, "task": "tabletop_goal/turn_on_the_stove"})
+    found["alone"] = numbered(make_env(alone, 1))
     libero = make_env_config("embodied_rl", task="libero_goal", image_size=16, options=LIBERO)
     found["libero"] = numbered(make_env(libero, 1))
     stove = next(n for n, (task, _) in found["tabletop"]["tabletop_goal"].items() if task == "turn_on_the_stove")

@@ -66,6 +66,8 @@ def test_tasks_have_the_benchmarks_numbers_and_horizons(found: dict[str, Any]) -
         tasks = [[task.name.partition("/")[2], task.max_episode_steps] for task in load_suite(suite)]
         assert found["tabletop"][suite] == {str(number): task for number, task in enumerate(tasks)}
     assert list(found["tabletop"]) == ["tabletop_long", "tabletop_goal"]
+    (stove,) = (task for task in found["tabletop"][SUITE].values() if task[0] == SHORT)
+    assert found["alone"] == {f"{SUITE}/{SHORT}": {"0": stove}}, "a task by its name, without the rest of its suite"
     tasks = [[name.partition("/")[2], 300] for name in (OTHER, NAME)]  # LeRobot's own horizon of libero_goal
     assert found["libero"] == {"libero_goal": {str(number): task for number, task in enumerate(tasks)}}
 
