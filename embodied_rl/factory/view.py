@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from embodied_rl.config.policies import CUSTOM
 from embodied_rl.config.suites import find_suite
@@ -12,9 +12,11 @@ from embodied_rl.config.train import TrainConfig
 from embodied_rl.policies.preprocessing.fit import ImageFit
 from embodied_rl.sim.libero.protocol import NATIVE, Protocol
 from embodied_rl.sim.mujoco.episodes import TrainingEpisodes
-from embodied_rl.sim.wrappers.protocol_env import Sensor
 from embodied_rl.types import EpisodeSpec
 from embodied_rl.vec_env import EnvInfo
+
+if TYPE_CHECKING:
+    from embodied_rl.sim.wrappers.protocol_env import Sensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

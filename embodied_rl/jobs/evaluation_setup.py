@@ -19,6 +19,7 @@ from embodied_rl.evaluation.benchmark import interleaved, run_missing
 from embodied_rl.evaluation.overlap import Overlap, overlap, trained_states
 from embodied_rl.evaluation.results_log import EpisodeOutcome, EpisodeResultsLog
 from embodied_rl.factory.backends import check_fits, check_observes, check_told_apart, observes
+from embodied_rl.factory.libero_plus import PlusPlan, make_plus_plan
 from embodied_rl.factory.made_for import as_learned, learned_in, need_as_learned, need_control_rate
 from embodied_rl.factory.policies import open_policy, policy_folder, policy_info
 from embodied_rl.factory.premises import failed_premises
@@ -28,7 +29,7 @@ from embodied_rl.factory.suites import Tasks, asked, load, open_tasks
 from embodied_rl.factory.view import view_of
 from embodied_rl.jobs.efficient_inference import make_efficient
 from embodied_rl.jobs.eval_request import BenchmarkCommand, suite_name
-from embodied_rl.jobs.evaluation_plus import PlusPlan, make_plus_plan
+from embodied_rl.jobs.evaluation_plus import check_plus
 from embodied_rl.jobs.fingerprint import fingerprint
 from embodied_rl.jobs.kept_episodes import KeptEpisodes
 from embodied_rl.policies.checkpoints.folder import read_provenance
@@ -102,7 +103,9 @@ def make_plan(benchmark: str, command: BenchmarkCommand, console: Console) -> Ev
     command = _as_trained(command, suite)
     tasks, found = asked(load(suite, command.tasks, command.env), command.env).judged(console)
     if LIBERO_PLUS in command.perturb:
-        plus = make_plus_plan(command, suite, tasks, protocol(command.protocol))
+        check_plus(command, suite, protocol(command.protocol))
+        official = command.plus_instruction == "official"
+        plus = make_plus_plan(tasks.scenes, suite, seed=command.seed, count=command.plus_tasks, official_words=official)
         failed = failed_premises(found, {name: [0] for name in tasks.heldout_states})
         return EvaluationPlan(
             command, suite, protocol(command.protocol), tasks, plus.specs, plus.variants, failed, plus

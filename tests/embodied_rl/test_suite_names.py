@@ -18,6 +18,7 @@ STAYS = {
     "cli/eval.py": "`eval` without a benchmark's name takes the built-in one's",
     "cli/select.py": "recipes are called after benchmarks",
     "config/env.py": "names of simulators, as in --env",
+    "factory/libero_plus.py": "a folder of the cache",
     "factory/premises.py": "a folder of the cache",
     "factory/tasks.py": "a folder of the cache",
     "jobs/collect.py": "experts of their own, of suites and of simulators",

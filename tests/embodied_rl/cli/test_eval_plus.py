@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from embodied_rl.cli import main
-from embodied_rl.jobs.evaluation_plus import PlusPlan
+from embodied_rl.factory.libero_plus import PlusPlan
 from embodied_rl.sim.libero.install.plus import WHEEL
 from embodied_rl.sim.libero.plus.catalogue import write_catalogue
 from embodied_rl.sim.libero.protocol import PROTOCOLS
