@@ -75,7 +75,8 @@ def make_efficient(
         dropped = least_important(importance, config.drop_layers)
         drop_layers(parts.decoders, dropped)
     if config.visual_tokens is not None and config.visual_tokens < parts.visual:
-        policy.model.pruner = VisualPruner(parts.decoders[0], parts.start, parts.visual, config.visual_tokens)
+        network: Any = policy.model
+        network.pruner = VisualPruner(parts.decoders[0], parts.start, parts.visual, config.visual_tokens)
     if config.denoise_reuse > 1:
         denoising: Any = policy  # as `_check` found
         denoising.denoise_reuse = config.denoise_reuse
