@@ -17,7 +17,7 @@ from embodied_rl.types import Array
 
 SPEC = PolicySpec(cameras=0, image_size=16, proprio_dim=14, chunk_len=16, action_dim=14)
 TOGETHER = np.array([0.0, 0.1, 0.3, 0.0, -0.25, 0.0, 1.0] * 2)
-_STEP = 0.012
+_STEP = 0.03
 
 
 def decide(requests: Sequence[Request]) -> list[Array | str]:
