@@ -35,7 +35,7 @@ from embodied_rl.policies.preprocessing.images import image_pipeline
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.sim.eras import CURRENT
 from embodied_rl.sim.libero.protocol import Protocol, deviations, protocol
-from embodied_rl.sim.mujoco.vec_env import CONTROL_HZ
+from embodied_rl.sim.mujoco.robot import PANDA
 from embodied_rl.sim.perturb import Perturber, Variant, variant_spec
 from embodied_rl.telemetry.info import EfficientInfo, PolicyInfo
 from embodied_rl.types import EpisodeResult, EpisodeSpec
@@ -141,7 +141,7 @@ def prepare(plan: EvaluationPlan, command: BenchmarkCommand) -> Evaluated:
     policy = open_policy(command.checkpoint, device, command.load_options(folder))
     check_observes(policy, plan.tasks.suite, command.checkpoint)
     if scenes:
-        need_control_rate(provenance, CONTROL_HZ, command.checkpoint, command.unnorm_key)
+        need_control_rate(provenance, PANDA.control_hz, command.checkpoint, command.unnorm_key)
     drawn = pick_renderer(env, scenes) if isinstance(env, SceneConfig) else None
     name = "" if drawn is None else drawn.name
     efficient = make_efficient(policy, command.efficient, partial(evaluation_env, plan, policy, name), plan.specs)

@@ -13,7 +13,7 @@ import torch
 from embodied_rl.sim.mujoco import kernel
 from embodied_rl.sim.mujoco.episodes import TASKS_OWN, TrainingEpisodes
 from embodied_rl.sim.mujoco.task import MujocoTask
-from embodied_rl.sim.mujoco.vec_env import ACTION_DIM, MujocoVecEnv
+from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.sim.render import Choice, RendererChoice, choose, make_renderer
 from embodied_rl.sim.state.staged import Shaping
 from embodied_rl.sim.state.vector import StateLayout
@@ -81,5 +81,5 @@ class MujocoFactory:
             return
         with closing(self(1)) as env:
             env.reset([0], [EpisodeSpec(0, self.tasks[0].name, 0, 0)])
-            env.step([0], torch.zeros(1, 1, ACTION_DIM))
+            env.step([0], torch.zeros(1, 1, env.info.action_dim))
             env.observe([0], env.new_observation(1))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import mujoco
 
 from embodied_rl.sim.eras import CURRENT, Era
+from embodied_rl.sim.mujoco.robot import PANDA, RobotSpec
 from embodied_rl.sim.task import TaskSpec
 from embodied_rl.types import Array
 
@@ -105,6 +106,7 @@ class MujocoTask(TaskSpec):
             `Env.reset`). None: an episode starts at rest.
         indicators: sites that are drawn only while a joint is in a range.
         era: whose contacts and texture colours the models have that are built.
+        robot: what acts in them; the module's text says how LIBERO's is named.
     """
 
     goal: tuple[Predicate, ...]
@@ -113,6 +115,7 @@ class MujocoTask(TaskSpec):
     start: Mapping[str, Array] | None = None
     indicators: tuple[Indicator, ...] = ()
     era: Era = CURRENT
+    robot: RobotSpec = PANDA
 
     @property
     def is_official(self) -> bool:

@@ -19,6 +19,7 @@ from embodied_rl.sim.mujoco.env import ControllerMode, Env
 from embodied_rl.sim.mujoco.episodes import TASKS_OWN, Shown, Shows, TrainingEpisodes
 from embodied_rl.sim.mujoco.indicators import lit_groups
 from embodied_rl.sim.mujoco.pool import FrameRenderer, Scene, ScenePool
+from embodied_rl.sim.mujoco.robot import RobotSpec
 from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.mujoco_log import leave_divergence_to_results
 from embodied_rl.sim.state.staged import Shaping
@@ -26,11 +27,6 @@ from embodied_rl.sim.state.vector import StateLayout
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 from embodied_rl.utils.machine import cpu_count
 from embodied_rl.vec_env import EnvInfo
-
-CAMERAS = ("agentview", "robot0_eye_in_hand")
-ACTION_DIM = 7
-PROPRIO_DIM = 8
-CONTROL_HZ = 20.0
 
 
 class _Slot:
@@ -62,7 +58,7 @@ class MujocoVecEnv:
             every step after which the goal holds.
         max_scene_bytes: memory for the models of tasks that no env holds now; the least recently used are dropped and
             built again when needed.
-        cameras: how many of CAMERAS `observe` renders, from the first; 0 needs no renderer.
+        cameras: how many of the robot's `observe` renders, from the first; 0 needs no renderer. None: all.
         layout: of `Observation.state`, see `StateLayout`. None: there is no state.
         shaping: what is added to the sparse reward. None: an episode pays 1 for success, and nothing else.
         training: how episodes may differ from the tasks' own, where their specs say so.
@@ -85,7 +81,7 @@ class MujocoVecEnv:
         controller: ControllerMode | None = None,
         stop_at_success: bool = True,
         max_scene_bytes: int = 2 << 30,
-        cameras: int = len(CAMERAS),
+        cameras: int | None = None,
         layout: StateLayout | None = None,
         shaping: Shaping | None = None,
         training: TrainingEpisodes = TASKS_OWN,
@@ -96,8 +92,11 @@ class MujocoVecEnv:
             raise UserError("num_envs, image_size and threads must be at least 1")
         if controller not in (None, "exact", "fast"):
             raise UserError(f"unknown controller '{controller}'.{suggest(controller, ('exact', 'fast'))}")
-        if not 0 <= cameras <= len(CAMERAS):
-            raise UserError(f"there are 0 to {len(CAMERAS)} cameras ({', '.join(CAMERAS)}), not {cameras}")
+        robot = _one_robot(tasks)
+        shown = robot.cameras[:cameras]
+        if cameras is not None and len(shown) != cameras:
+            known = robot.cameras
+            raise UserError(f"there are 0 to {len(known)} cameras ({', '.join(known)}), not {cameras}")
         leave_divergence_to_results()
         self.num_envs = num_envs
         self._tasks = {task.name: task for task in tasks}
@@ -107,7 +106,7 @@ class MujocoVecEnv:
         self._shows = Shows(tuple(tasks), renderer, training)
         self._slots = [_Slot() for _ in range(num_envs)]
         self._stop, self._shaping = stop_at_success, shaping
-        self._renderer = renderer
+        self._renderer, self._cameras = renderer, robot.cameras
         self._threads = min(threads or cpu_count(), num_envs)
         self._pool = ThreadPoolExecutor(self._threads, "sim") if self._threads > 1 else None
         self.info = EnvInfo(
@@ -115,13 +114,13 @@ class MujocoVecEnv:
             suite="+".join(dict.fromkeys(task.suite for task in tasks)),
             simulator=f"native-mujoco {mujoco.__version__}{_era(tasks)}",
             renderer=renderer.name if renderer is not None else "none",
-            cameras=CAMERAS[:cameras],
+            cameras=shown,
             image_shape=(image_size, image_size),
-            proprio_dim=PROPRIO_DIM,
-            action_dim=ACTION_DIM,
-            action_low=(-1.0,) * ACTION_DIM,
-            action_high=(1.0,) * ACTION_DIM,
-            control_hz=CONTROL_HZ,
+            proprio_dim=robot.proprio_dim,
+            action_dim=robot.action_dim,
+            action_low=robot.action_low,
+            action_high=robot.action_high,
+            control_hz=robot.control_hz,
             max_episode_steps=max(task.max_episode_steps for task in tasks),
             state_dim=0 if layout is None else layout.dim,
         )
@@ -152,15 +151,17 @@ class MujocoVecEnv:
             slot.potential = self._shaping.potential(scene.facts, env.data, env.held)
 
     def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
-        """Run up to K control steps in each env; actions float32 [N, K, 7], clipped to [-1, 1].
+        """Run up to K control steps in each env; actions float32 [N, K, A], clipped to the bounds of `info`.
 
         Raises:
             ValueError: for non-finite or misshapen actions, and for an env whose episode has ended.
         """
         arrays = np.ascontiguousarray(action_array(actions))
         rows, steps, dim = arrays.shape
-        if rows != len(env_ids) or steps < 1 or dim != ACTION_DIM:
-            raise ValueError(f"actions must be [{len(env_ids)}, K, {ACTION_DIM}] with K >= 1, got {arrays.shape}")
+        if rows != len(env_ids) or steps < 1 or dim != self.info.action_dim:
+            raise ValueError(
+                f"actions must be [{len(env_ids)}, K, {self.info.action_dim}] with K >= 1, got {arrays.shape}"
+            )
         check_env_ids(env_ids, len(self._slots))
         for index in env_ids:
             if not self._slots[index].live:
@@ -275,8 +276,8 @@ class MujocoVecEnv:
         """
         if not self.info.cameras:
             raise NotImplementedError("this environment has no cameras; make it with cameras=1 or 2")
-        if camera not in CAMERAS:
-            raise UserError(f"unknown camera '{camera}'.{suggest(camera, CAMERAS)}")
+        if camera not in self._cameras:
+            raise UserError(f"unknown camera '{camera}'.{suggest(camera, self._cameras)}")
         check_env_ids([env_id], len(self._slots))
         out = np.empty((1, size, size, 3), np.uint8)
         self._draw(self._slots[env_id], (camera,), out)
@@ -330,6 +331,13 @@ class MujocoVecEnv:
         work()
         for other in others:
             other.result()
+
+
+def _one_robot(tasks: Sequence[MujocoTask]) -> RobotSpec:
+    robot, *others = dict.fromkeys(task.robot for task in tasks)
+    if others:
+        raise UserError("the tasks of one environment have one robot; open an environment for each suite")
+    return robot
 
 
 def _era(tasks: Sequence[MujocoTask]) -> str:
