@@ -5,6 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+@dataclass(frozen=True, slots=True)
+class JointDrive:
+    """What one number of an action does: position actuators hold joints at `scale * number + offset`.
+
+    Args:
+        joints: one, or two of which the second is held at minus that, such as the fingers of a gripper.
+        scale, offset: in m or rad.
+    """
+
+    joints: tuple[str, ...]
+    scale: float = 1.0
+    offset: float = 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RobotSpec:
     """The interface of a robot, as `EnvInfo` describes it.
@@ -15,6 +29,8 @@ class RobotSpec:
         proprio_dim: P.
         action_low, action_high: A bounds each, to which actions are clipped.
         control_hz: control steps a second of simulated time.
+        drives: what each number of an action does, where actions are joint positions. (): the robot is LIBERO's Panda
+            under operational space control.
 
     Example:
         >>> PANDA.action_dim, PANDA.cameras[0]
@@ -27,6 +43,7 @@ class RobotSpec:
     action_low: tuple[float, ...]
     action_high: tuple[float, ...]
     control_hz: float
+    drives: tuple[JointDrive, ...] = ()
 
     @property
     def action_dim(self) -> int:

@@ -10,7 +10,7 @@ import mujoco
 import numpy as np
 import torch
 
-from embodied_rl.errors import UserError, suggest
+from embodied_rl.errors import UserError, refuse_twice, suggest
 from embodied_rl.policy import action_array
 from embodied_rl.sim.checks import check_env_ids, check_episodes
 from embodied_rl.sim.eras import CURRENT
@@ -18,12 +18,12 @@ from embodied_rl.sim.mujoco import kernel
 from embodied_rl.sim.mujoco.env import ControllerMode, Env
 from embodied_rl.sim.mujoco.episodes import TASKS_OWN, Shown, Shows, TrainingEpisodes
 from embodied_rl.sim.mujoco.indicators import lit_groups
-from embodied_rl.sim.mujoco.pool import FrameRenderer, Scene, ScenePool
+from embodied_rl.sim.mujoco.joint_env import JointEnv
+from embodied_rl.sim.mujoco.pool import AnyLayout, FrameRenderer, Scene, ScenePool
 from embodied_rl.sim.mujoco.robot import RobotSpec
 from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.mujoco_log import leave_divergence_to_results
 from embodied_rl.sim.state.staged import Shaping
-from embodied_rl.sim.state.vector import StateLayout
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 from embodied_rl.utils.machine import cpu_count
 from embodied_rl.vec_env import EnvInfo
@@ -34,7 +34,7 @@ class _Slot:
 
     def __init__(self) -> None:
         self.scene: Scene | None = None
-        self.env: Env | None = None
+        self.env: Env | JointEnv | None = None
         self.shown: Shown | None = None
         self.steps = 0
         self.live = False
@@ -48,7 +48,7 @@ class MujocoVecEnv:
     Args:
         tasks: with different names.
         num_envs: N.
-        image_size: H = W in pixels of the images of `observe`.
+        image_size: H = W in pixels of the images of `observe`, or (H, W).
         renderer: see `embodied_rl.sim.render.make_renderer`. Without one, `observe` and `frame` raise UserError.
         threads: workers over envs, by default the CPUs that this process may use.
         controller: 'exact' is robosuite's linear algebra bit for bit; 'fast' is within 1e-7 N m of it and cheaper.
@@ -58,9 +58,12 @@ class MujocoVecEnv:
             every step after which the goal holds.
         max_scene_bytes: memory for the models of tasks that no env holds now; the least recently used are dropped and
             built again when needed.
-        cameras: how many of the robot's `observe` renders, from the first; 0 needs no renderer. None: all.
-        layout: of `Observation.state`, see `StateLayout`. None: there is no state.
+        cameras: which of the robot's `observe` renders, by name, or how many, from the first (None: all); 0 needs no
+            renderer.
+        layout: of `Observation.state`, see `StateLayout` and `JointStateLayout`. None: there is no state.
         shaping: what is added to the sparse reward. None: an episode pays 1 for success, and nothing else.
+        pay_stages: of tasks with stages: every step pays the number of the highest stage that holds, as the benchmark
+            itself does, and nothing else.
         training: how episodes may differ from the tasks' own, where their specs say so.
 
     Example:
@@ -75,28 +78,29 @@ class MujocoVecEnv:
         tasks: Sequence[MujocoTask],
         num_envs: int,
         *,
-        image_size: int = 128,
+        image_size: int | tuple[int, int] = 128,
         renderer: FrameRenderer | None = None,
         threads: int | None = None,
         controller: ControllerMode | None = None,
         stop_at_success: bool = True,
         max_scene_bytes: int = 2 << 30,
-        cameras: int | None = None,
-        layout: StateLayout | None = None,
+        cameras: int | Sequence[str] | None = None,
+        layout: AnyLayout | None = None,
         shaping: Shaping | None = None,
+        pay_stages: bool = False,
         training: TrainingEpisodes = TASKS_OWN,
     ) -> None:
         if not tasks:
             raise UserError("an environment needs at least one task")
-        if num_envs < 1 or image_size < 1 or (threads is not None and threads < 1):
+        shape = (image_size, image_size) if isinstance(image_size, int) else image_size
+        if num_envs < 1 or min(shape) < 1 or (threads is not None and threads < 1):
             raise UserError("num_envs, image_size and threads must be at least 1")
         if controller not in (None, "exact", "fast"):
             raise UserError(f"unknown controller '{controller}'.{suggest(controller, ('exact', 'fast'))}")
         robot = _one_robot(tasks)
-        shown = robot.cameras[:cameras]
-        if cameras is not None and len(shown) != cameras:
-            known = robot.cameras
-            raise UserError(f"there are 0 to {len(known)} cameras ({', '.join(known)}), not {cameras}")
+        shown = _shown(robot, cameras)
+        if pay_stages and not all(task.stages for task in tasks):
+            raise UserError("these tasks have no stages to be paid for; leave pay_stages out")
         leave_divergence_to_results()
         self.num_envs = num_envs
         self._tasks = {task.name: task for task in tasks}
@@ -105,7 +109,7 @@ class MujocoVecEnv:
         self._scenes = ScenePool(self._tasks, renderer, controller, max_scene_bytes, num_envs, layout)
         self._shows = Shows(tuple(tasks), renderer, training)
         self._slots = [_Slot() for _ in range(num_envs)]
-        self._stop, self._shaping = stop_at_success, shaping
+        self._stop, self._shaping, self._pay_stages = stop_at_success, shaping, pay_stages
         self._renderer, self._cameras = renderer, robot.cameras
         self._threads = min(threads or cpu_count(), num_envs)
         self._pool = ThreadPoolExecutor(self._threads, "sim") if self._threads > 1 else None
@@ -115,7 +119,7 @@ class MujocoVecEnv:
             simulator=f"native-mujoco {mujoco.__version__}{_era(tasks)}",
             renderer=renderer.name if renderer is not None else "none",
             cameras=shown,
-            image_shape=(image_size, image_size),
+            image_shape=shape,
             proprio_dim=robot.proprio_dim,
             action_dim=robot.action_dim,
             action_low=robot.action_low,
@@ -192,7 +196,9 @@ class MujocoVecEnv:
         whether the horizon is over."""
         scene, env = _occupied(slot)
         actions = actions[: scene.task.max_episode_steps - slot.steps]
-        if self._shaping is None:
+        if self._pay_stages:
+            taken, status = self._run_staged(env, actions, reward, bonus)
+        elif self._shaping is None:
             taken, status = env.run(actions, reward, stop=self._stop)
         else:
             taken, status = self._run_shaped(slot, self._shaping, actions, reward, bonus)
@@ -200,6 +206,18 @@ class MujocoVecEnv:
         late = slot.steps >= scene.task.max_episode_steps
         slot.live = status == kernel.RUNNING and not late
         return taken, status, late
+
+    def _run_staged(self, env: Env | JointEnv, actions: Array, reward: Array, bonus: Array) -> tuple[int, int]:
+        """`Env.run` step by step: with its bonus a step pays the number of stages that are reached."""
+        status = kernel.RUNNING
+        for k in range(len(actions)):
+            _, status = env.run(actions[k : k + 1], reward[k : k + 1], stop=self._stop)
+            if status == kernel.FAILED:
+                return k + 1, status
+            bonus[k] = env.held.sum() - reward[k]
+            if status == kernel.SUCCESS:
+                return k + 1, status
+        return len(actions), status
 
     def _run_shaped(
         self, slot: _Slot, shaping: Shaping, actions: Array, reward: Array, bonus: Array
@@ -296,8 +314,14 @@ class MujocoVecEnv:
         return _occupied(self._slots[env_id])[1].held.copy()
 
     def single_env(self, env_id: int) -> tuple[MujocoTask, Env]:
-        """The task that an env holds or held last, and its physics, to read. ValueError before its first reset."""
+        """The task that an env holds or held last, and its physics, to read. ValueError before its first reset.
+
+        Raises:
+            UserError: The robot is not LIBERO's Panda.
+        """
         scene, env = _occupied(self._slots[env_id])
+        if not isinstance(env, Env):
+            raise UserError(f"this is for LIBERO's Panda, and suite '{scene.task.suite}' has a {scene.task.robot.name}")
         return scene.task, env
 
     def task(self, env_id: int) -> MujocoTask:
@@ -333,6 +357,22 @@ class MujocoVecEnv:
             other.result()
 
 
+def _shown(robot: RobotSpec, cameras: int | Sequence[str] | None) -> tuple[str, ...]:
+    """The cameras that are rendered; UserError for one that there is not."""
+    known = robot.cameras
+    if cameras is None:
+        return known
+    if isinstance(cameras, int):
+        if not 0 <= cameras <= len(known):
+            raise UserError(f"there are 0 to {len(known)} cameras ({', '.join(known)}), not {cameras}")
+        return known[:cameras]
+    for name in cameras:
+        if name not in known:
+            raise UserError(f"unknown camera '{name}'.{suggest(name, known)}")
+    refuse_twice(cameras, "camera")
+    return tuple(cameras)
+
+
 def _one_robot(tasks: Sequence[MujocoTask]) -> RobotSpec:
     robot, *others = dict.fromkeys(task.robot for task in tasks)
     if others:
@@ -346,7 +386,7 @@ def _era(tasks: Sequence[MujocoTask]) -> str:
     return "" if list(eras) == [CURRENT] else f", era {'+'.join(eras)}"
 
 
-def _occupied(slot: _Slot) -> tuple[Scene, Env]:
+def _occupied(slot: _Slot) -> tuple[Scene, Env | JointEnv]:
     if slot.scene is None or slot.env is None:
         raise ValueError("the env holds no episode; reset it first")
     return slot.scene, slot.env
