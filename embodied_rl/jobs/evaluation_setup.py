@@ -113,12 +113,13 @@ def make_plan(benchmark: str, command: BenchmarkCommand, console: Console) -> Ev
 def _as_trained(command: BenchmarkCommand, suite: str) -> BenchmarkCommand:
     """`command` with the tasks, the controller, the view and the reward mode of the training, where it names none.
 
-    Of suites that are too large to be run whole; the discount is the training's where the reward is.
+    Of suites that are too large to be run whole, or of one task; the discount is the training's where the reward is.
 
     Raises:
         UserError: The command names another controller than the checkpoint learned with.
     """
-    if not suite_named(suite).example:
+    table = suite_named(suite)
+    if not (table.example or table.task):
         return command
     provenance = read_provenance(policy_folder(command.checkpoint))
     tasks = command.tasks or tuple(learned_in(provenance, suite).get("tasks", ()))

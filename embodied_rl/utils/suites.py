@@ -8,6 +8,8 @@ TABLETOP_SUITES = ("tabletop_spatial", "tabletop_object", "tabletop_goal", "tabl
 """The built-in ones."""
 OFFICIAL_SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
 """LIBERO's own."""
+ALOHA_SUITES = ("aloha_transfer_cube", "aloha_insertion")
+"""gym-aloha's, a task each."""
 PRO_VARIANTS = ("object", "swap", "lan", "task")
 """LIBERO-PRO's: other objects, positions swapped, reworded instructions, another task in the same scene."""
 PRO_SUITES = tuple(
