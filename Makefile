@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 help:
 	@echo "make train        train the small OpenVLA on the tabletop suite (sets everything up first)"
 	@echo "make train-libero install LIBERO's official tasks, and train the small OpenVLA on libero_spatial"
-	@echo "make simulators   install EnvPool, MuJoCo Warp, MetaWorld, and ManiSkill with a Vulkan driver for the CPU"
+	@echo "make simulators   install EnvPool, MuJoCo Warp, MetaWorld, ALOHA, and ManiSkill with a Vulkan driver for the CPU"
 	@echo "make ros2         install rclpy for the twin and the tests; a robot's own ROS 2 serves as well"
 	@echo "make test         run the tests (sets everything up first) but for those of the next line"
 	@echo "make test-processes  run the tests that start Python, Ray, ROS, OpenGL or a browser"
@@ -32,6 +32,7 @@ simulators: $(STAMP)
 	@sh .ci/install-maniskill $(BIN)/python
 	@sh .ci/install-lavapipe
 	@$(BIN)/embodied-rl assets install metaworld
+	@$(BIN)/embodied-rl assets install aloha
 	@sh .ci/check-no-cuda $(BIN)/python
 
 ros2: $(STAMP)

@@ -14,7 +14,7 @@ from embodied_rl.sim.mujoco.env import Env, find_robot
 from embodied_rl.sim.mujoco.gains import ARM, LIBERO_GAINS
 from embodied_rl.sim.mujoco.goal import compile_goal
 from embodied_rl.sim.mujoco.osc import delta_rotation
-from embodied_rl.sim.mujoco.vec_env import CAMERAS
+from embodied_rl.sim.mujoco.robot import PANDA
 from embodied_rl.sim.render import make_renderer
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.types import Array
@@ -67,7 +67,7 @@ class BatchWorlds:
             visual = task.build_visual()
             self._renderer = make_renderer("auto", [visual])
             self._scene = self._renderer.add_scene(visual)
-            self.images = np.zeros((num_envs, len(CAMERAS), image_size, image_size, 3), np.uint8)
+            self.images = np.zeros((num_envs, len(PANDA.cameras), image_size, image_size, 3), np.uint8)
 
     def step(self, actions: Array) -> Array:
         """One control step of every world: actions float32 [N, 7]; bool [N], whether the goal holds."""
@@ -82,7 +82,7 @@ class BatchWorlds:
             won[i] = self._world.judge().all()
             if self._draws:
                 data = self._world.data
-                self._renderer.render(self._scene, data.xpos, data.xmat, CAMERAS, self.images[i])
+                self._renderer.render(self._scene, data.xpos, data.xmat, PANDA.cameras, self.images[i])
         return won
 
     def _aim(self, actions: Array) -> None:

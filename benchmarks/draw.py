@@ -23,7 +23,7 @@ from rich.table import Table
 from embodied_rl.benchmarks import draw_frames
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
 from embodied_rl.factory.tasks import load_tasks
-from embodied_rl.sim.mujoco.vec_env import CAMERAS
+from embodied_rl.sim.mujoco.robot import PANDA
 from embodied_rl.sim.render import Renderer, make_renderer, probe
 from embodied_rl.sim.render.choose import RendererName
 from embodied_rl.utils.machine import cpu_count
@@ -69,12 +69,12 @@ def measure(scenes: Scenes, renderer: Renderer, size: int, threads: int, seconds
             raise
 
     def draw_on(thread: int) -> None:
-        out = np.zeros((len(CAMERAS), size, size, 3), np.uint8)
+        out = np.zeros((len(PANDA.cameras), size, size, 3), np.uint8)
 
         def draw(turn: int) -> None:
             scene = turn % len(numbers)
             data = scenes.data[scene]
-            renderer.render(numbers[scene], data.xpos, data.xmat, CAMERAS, out)
+            renderer.render(numbers[scene], data.xpos, data.xmat, PANDA.cameras, out)
 
         for turn in range(len(numbers)):
             draw(turn)

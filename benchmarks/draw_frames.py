@@ -28,8 +28,8 @@ from rich.table import Column, Table
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
 from embodied_rl.errors import UserError
 from embodied_rl.factory.tasks import LIBERO_SUITES, bundles_digest, ladders_dir, load_tasks
+from embodied_rl.sim.mujoco.robot import PANDA
 from embodied_rl.sim.mujoco.task import MujocoTask
-from embodied_rl.sim.mujoco.vec_env import CAMERAS
 from embodied_rl.sim.render import Renderer, make_renderer
 from embodied_rl.sim.source import source_digest
 from embodied_rl.types import Array
@@ -81,12 +81,12 @@ def draw(
     """By size: frames uint8 [poses, V, size, size, 3], and the median CPU ms of a pair, the first left out."""
     scene, found = renderer.add_scene(model), {}
     for size in sizes:
-        frames, spent = np.zeros((len(where), len(CAMERAS), size, size, 3), np.uint8), []
-        renderer.render(scene, *where[0], CAMERAS, frames[0])
+        frames, spent = np.zeros((len(where), len(PANDA.cameras), size, size, 3), np.uint8), []
+        renderer.render(scene, *where[0], PANDA.cameras, frames[0])
         for _ in range(repeats):
             for (xpos, xmat), out in zip(where, frames, strict=True):
                 began = time.process_time()
-                renderer.render(scene, xpos, xmat, CAMERAS, out)
+                renderer.render(scene, xpos, xmat, PANDA.cameras, out)
                 spent.append(1e3 * (time.process_time() - began))
         found[size] = frames, float(np.median(spent))
     renderer.remove_scene(scene)
@@ -100,7 +100,7 @@ def draw_by_warp(model: mujoco.MjModel, qpos: Array, sizes: Sequence[int]) -> di
 
     renderer, found = SceneRenderer(model, len(qpos), Settings("cpu", graph=False, deterministic=False)), {}
     for size in sizes:
-        view = View(CAMERAS, size, exact=True)
+        view = View(PANDA.cameras, size, exact=True)
         renderer.draw(torch.from_numpy(qpos), view)
         began = time.process_time()
         frames = renderer.draw(torch.from_numpy(qpos), view).numpy()
@@ -243,7 +243,7 @@ def run(json_path: Path | None, quick: bool, suites: Sequence[str]) -> None:
         console.print(line, highlight=False, soft_wrap=True)
     console.print(machine_line(machine))
     if json_path is not None:
-        setup = {"suites": list(names), "tasks": len(tasks), "poses": _POSES, "cameras": len(CAMERAS)}
+        setup = {"suites": list(names), "tasks": len(tasks), "poses": _POSES, "cameras": len(PANDA.cameras)}
         write_json(json_path, "draw", quick, machine, [asdict(row) for row in rows], ratios, setup=setup)
     if kept is not None:
         kept.unlink()

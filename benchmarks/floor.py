@@ -20,19 +20,17 @@ from pathlib import Path
 
 import mujoco
 import numpy as np
-from numba import njit, types
+from numba import njit
 from rich.console import Console
 from rich.table import Table
 
 from embodied_rl.sim.mujoco import kernel
 from embodied_rl.sim.mujoco.borrow import borrowed
 from embodied_rl.sim.mujoco.env import ControllerMode, Env, find_robot
-from embodied_rl.sim.mujoco.mjlib import mj_jac_site, mj_step1, mj_step2
+from embodied_rl.sim.mujoco.mjlib import mj_jac_site, mj_step, mj_step1, mj_step2
 from embodied_rl.types import Array
 
 STEPS, REPEATS = 80, 7
-_pointer = types.intp
-_mj_step = types.ExternalFunction("mj_step", types.void(_pointer, _pointer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ def _bare(model: int, data: int, ctrl: Array, controls: Array) -> None:
     for t in range(controls.shape[0]):
         for s in range(controls.shape[1]):
             ctrl[:] = controls[t, s]
-            _mj_step(model, data)
+            mj_step(model, data)
 
 
 @njit(nogil=True)

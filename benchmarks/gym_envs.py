@@ -13,7 +13,7 @@ from embodied_rl.sim.mujoco import kernel
 from embodied_rl.sim.mujoco.env import Env, find_robot, quat_to_axis_angle
 from embodied_rl.sim.mujoco.gains import ARM, LIBERO_GAINS
 from embodied_rl.sim.mujoco.goal import compile_goal
-from embodied_rl.sim.mujoco.vec_env import ACTION_DIM, CAMERAS, PROPRIO_DIM
+from embodied_rl.sim.mujoco.robot import PANDA
 from embodied_rl.sim.render import make_renderer
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.types import Array
@@ -49,12 +49,12 @@ class TaskEnv(gym.Env[dict[str, Array], Array]):
         self._task, self._drawing = task, drawing
         self._renderer = make_renderer("auto", [visual])
         self._scene = self._renderer.add_scene(visual)
-        self._images = np.zeros((len(CAMERAS), image_size, image_size, 3), np.uint8)
+        self._images = np.zeros((len(PANDA.cameras), image_size, image_size, 3), np.uint8)
         image = gym.spaces.Box(0, 255, self._images.shape, np.uint8)
-        proprio = gym.spaces.Box(-np.inf, np.inf, (PROPRIO_DIM,), np.float32)
+        proprio = gym.spaces.Box(-np.inf, np.inf, (PANDA.proprio_dim,), np.float32)
         spaces: dict[str, gym.Space[Any]] = {"images": image, "proprio": proprio} if drawing else {"proprio": proprio}
         self.observation_space = cast("gym.Space[dict[str, Array]]", gym.spaces.Dict(spaces))
-        self.action_space = gym.spaces.Box(-1.0, 1.0, (ACTION_DIM,), np.float32)
+        self.action_space = gym.spaces.Box(-1.0, 1.0, (PANDA.action_dim,), np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Array], dict]:
         super().reset(seed=seed, options=options)
@@ -74,13 +74,13 @@ class TaskEnv(gym.Env[dict[str, Array], Array]):
         return time.process_time()
 
     def _observation(self) -> dict[str, Array]:
-        proprio = np.empty(PROPRIO_DIM, np.float32)
+        proprio = np.empty(PANDA.proprio_dim, np.float32)
         data, robot = self.env.data, self.robot
         proprio[:3], proprio[3:6] = data.site_xpos[robot.site], quat_to_axis_angle(data.xquat[robot.hand])
         proprio[6:] = data.qpos[robot.finger_qpos]
         if not self._drawing:
             return {"proprio": proprio}
-        self._renderer.render(self._scene, data.xpos, data.xmat, CAMERAS, self._images)
+        self._renderer.render(self._scene, data.xpos, data.xmat, PANDA.cameras, self._images)
         return {"images": self._images, "proprio": proprio}
 
 

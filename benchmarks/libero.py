@@ -48,7 +48,7 @@ from embodied_rl.sim.libero.install.kept import find_official
 from embodied_rl.sim.libero.install.report import StepNames
 from embodied_rl.sim.libero.tasks import LiberoTask, load_task, suites, tasks
 from embodied_rl.sim.mujoco.era import unavailable
-from embodied_rl.sim.mujoco.vec_env import ACTION_DIM
+from embodied_rl.sim.mujoco.robot import PANDA
 from embodied_rl.sim.render import choose
 from embodied_rl.types import Array
 
@@ -84,7 +84,7 @@ def measure(root: Path, name: str, official: OfficialEnvs, plan: Plan, say: Call
     say(f"{name}: memory")
     ours = slot_bytes(root, name, plan.env_ids)
     say(f"{name}: floor")
-    actions = rng.uniform(-0.5, 0.5, (floor.STEPS, ACTION_DIM)).astype(np.float32)
+    actions = rng.uniform(-0.5, 0.5, (floor.STEPS, PANDA.action_dim)).astype(np.float32)
     profile = floor.profile(name, task.build_physics(), task.init_states[0], actions, task.start, 1 + plan.repeats)
     memory = Memory(name, ours / 1e6, statistics.median(used) / 1e6)
     return TaskFigures([*physics, *cameras], memory, profile, max(gap, drawn), len(task.approximate))
@@ -95,7 +95,7 @@ def _tell(say: Callable[[str], None], name: str, text: str) -> None:
 
 
 def _actions(rng: np.random.Generator, steps: int, num_envs: int) -> Array:
-    return rng.uniform(-0.5, 0.5, (steps, num_envs, ACTION_DIM)).astype(np.float32)
+    return rng.uniform(-0.5, 0.5, (steps, num_envs, PANDA.action_dim)).astype(np.float32)
 
 
 def _physics(

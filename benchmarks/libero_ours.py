@@ -15,7 +15,8 @@ import torch
 
 from embodied_rl.benchmarks.libero_official import Timing
 from embodied_rl.sim.libero.tasks import LiberoTask, load_task
-from embodied_rl.sim.mujoco.vec_env import ACTION_DIM, MujocoVecEnv
+from embodied_rl.sim.mujoco.robot import PANDA
+from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.sim.render.gl import GlRenderer
 from embodied_rl.types import Array, EpisodeSpec
 
@@ -99,7 +100,7 @@ def _run_slots(envs: MujocoVecEnv, task: LiberoTask) -> Callable[[list[int]], No
     def run(env_ids: list[int]) -> None:
         envs.reset(env_ids, [EpisodeSpec(env_id, task.name, env_id % len(task.init_states), 0) for env_id in env_ids])
         for _ in range(_WARM_CHUNKS):  # pages count once they are used
-            envs.step(env_ids, torch.zeros(len(env_ids), 8, ACTION_DIM))
+            envs.step(env_ids, torch.zeros(len(env_ids), 8, PANDA.action_dim))
 
     return run
 

@@ -26,7 +26,8 @@ from rich.table import Table
 from embodied_rl.benchmarks.batch_env import BatchContender, has_batch
 from embodied_rl.benchmarks.gym_envs import BindingsEnv, KernelEnv, TaskEnv
 from embodied_rl.benchmarks.report import describe_machine, machine_line, write_json
-from embodied_rl.sim.mujoco.vec_env import ACTION_DIM, MujocoVecEnv
+from embodied_rl.sim.mujoco.robot import PANDA
+from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.sim.render import make_renderer
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.types import Array, EpisodeSpec
@@ -156,7 +157,7 @@ def _compare(count: int, mode: Mode, repeats: int, length: int, tick: Callable[[
             tick(f"N={count}, {mode}: starting {name}")
             alive[name] = make(count, mode)
         for repeat in range(repeats + 1):  # the first one warms up
-            actions = rng.uniform(-0.5, 0.5, (length, count, ACTION_DIM)).astype(np.float32)
+            actions = rng.uniform(-0.5, 0.5, (length, count, PANDA.action_dim)).astype(np.float32)
             for name, contender in alive.items():
                 tick(f"N={count}, {mode}: {name}, repeat {repeat} of {repeats}")
                 result = _measure(contender, actions)

@@ -62,8 +62,8 @@ def make_vec_env(
 
     Args:
         suite: A built-in suite (tabletop_spatial, tabletop_object, tabletop_goal, tabletop_long), one of LIBERO's, one
-            whose tasks have a state (gymnasium, metaworld, fetch, playground, dm_control, maniskill), or a registered
-            one.
+            whose tasks have a state (gymnasium, metaworld, fetch, playground, dm_control, maniskill,
+            aloha_transfer_cube, aloha_insertion), or a registered one.
         num_envs: Episodes that run at the same time. Results do not depend on it.
         tasks: Short names of the tasks, or one; none given: all of the suite.
         image_size: Height and width in pixels of what the policy sees.

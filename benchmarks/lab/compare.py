@@ -29,7 +29,8 @@ from embodied_rl.sim.libero.install.kept import find_official, source_of
 from embodied_rl.sim.libero.install.report import progress_bars
 from embodied_rl.sim.libero.tasks import LiberoTask, load_task, suites, tasks
 from embodied_rl.sim.mujoco.indicators import FIRST_GROUP
-from embodied_rl.sim.mujoco.vec_env import CAMERAS, MujocoVecEnv
+from embodied_rl.sim.mujoco.robot import PANDA
+from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.sim.render.gl import GlRenderer
 from embodied_rl.types import Array, EpisodeSpec
 from embodied_rl.utils.cache_dir import cache_dir
@@ -115,7 +116,7 @@ def compare(task: LiberoTask, recorded: dict[str, Array]) -> Difference:
         images, recorded["xpos"], recorded["xmat"], recorded["site_alpha"], strict=True
     ):
         lit = tuple(FIRST_GROUP + i for i, site in enumerate(sites) if alpha[site] > 0)
-        renderer.render(scene, xpos, xmat, CAMERAS, out, lit)
+        renderer.render(scene, xpos, xmat, PANDA.cameras, out, lit)
         drawn = max(drawn, _gap(out, image))
     env = MujocoVecEnv(
         [task], 1, image_size=size, renderer=renderer, threads=1, controller="exact", stop_at_success=False

@@ -20,8 +20,8 @@ from embodied_rl.sim.libero.tasks import suites as libero_suites
 from embodied_rl.sim.mujoco.env import Env, find_robot
 from embodied_rl.sim.mujoco.goal import compile_goal, compile_predicates
 from embodied_rl.sim.mujoco.indicators import FIRST_GROUP
+from embodied_rl.sim.mujoco.robot import PANDA
 from embodied_rl.sim.mujoco.task import On
-from embodied_rl.sim.mujoco.vec_env import CAMERAS
 from embodied_rl.sim.render.gl import GlRenderer
 from embodied_rl.types import Array
 
@@ -111,7 +111,7 @@ def images(root: Path, name: str, path: Path) -> dict[str, float]:
             recorded["images"], recorded["xpos"], recorded["xmat"], recorded["site_alpha"], strict=True
         ):
             lit = tuple(int(group) for group in set(visual.site_group[alpha > 0]) if group >= FIRST_GROUP)
-            renderer.render(scene, xpos, xmat, CAMERAS, out, lit)
+            renderer.render(scene, xpos, xmat, PANDA.cameras, out, lit)
             gaps.append(np.abs(out.astype(np.int16) - image).mean())
         renderer.remove_scene(scene)
         found[era] = float(np.mean(gaps))

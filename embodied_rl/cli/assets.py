@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 from embodied_rl.cli.help import example_lines
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.factory.tasks import cache_dir
+from embodied_rl.sim.pinned_wheel import PINNED_WHEELS, PinnedWheel
 from embodied_rl.utils.output import folder_bytes
 from embodied_rl.utils.words import counted, file_size
 
@@ -24,7 +25,6 @@ ACTIONS = {
 }
 ASSETS = ("libero", "libero-pro", "libero-plus")
 SOURCES = ("pypi", "hub")
-METAWORLD = "metaworld"
 ERA = "era"
 """Not a benchmark: the old library that LIBERO's published eras need; `install libero` brings it as well."""
 
@@ -45,7 +45,7 @@ def _parser() -> _Parser:
     )
     parser.add_argument("action", metavar="ACTION", help=", ".join(ACTIONS))
     parser.add_argument(
-        "benchmark", metavar="NAME", nargs="?", help=f"{', '.join((*ASSETS, METAWORLD, ERA))}; status: default all"
+        "benchmark", metavar="NAME", nargs="?", help=f"{', '.join((*ASSETS, *PINNED_WHEELS, ERA))}; status: default all"
     )
     install = parser.add_argument_group("options of install")
     install.add_argument(
@@ -82,8 +82,8 @@ def main(argv: list[str]) -> int:
     if options.benchmark == ERA:
         return _install_era(argv)
     _check(options, unknown)
-    if options.benchmark == METAWORLD:
-        return _metaworld(options)
+    if options.benchmark in PINNED_WHEELS:
+        return _unpacked(PINNED_WHEELS[options.benchmark], options)
     from embodied_rl.sim.libero.install.benchmarks import INSTALLABLE
 
     root = cache_dir() / "libero"
@@ -99,7 +99,7 @@ def _check(options: argparse.Namespace, unknown: list[str]) -> None:
     """UserError for what was typed wrongly."""
     if options.action not in ACTIONS:
         raise UserError(f"unknown action '{options.action}'.{suggest(options.action, ACTIONS)}")
-    known = (*ASSETS, METAWORLD, *([ERA] if options.action == "install" else []))
+    known = (*ASSETS, *PINNED_WHEELS, *([ERA] if options.action == "install" else []))
     if options.benchmark is None and options.action != "status":
         raise UserError(f"assets {options.action} what? One of {', '.join(known)}")
     if options.benchmark not in (None, *known):
@@ -127,28 +127,26 @@ def _install_era(argv: list[str]) -> int:
     return 0
 
 
-def _metaworld(options: argparse.Namespace) -> int:
-    """MetaWorld's package is unpacked as it is: nothing is exported."""
-    from embodied_rl.sim.metaworld import install as metaworld
-
+def _unpacked(wheel: PinnedWheel, options: argparse.Namespace) -> int:
+    """A package is unpacked as it is: nothing is exported."""
     if options.source or options.fill_missing or options.suites or options.jobs:
-        raise UserError("assets install metaworld knows one option: --from DIR, a folder with its wheel")
+        raise UserError(f"assets install {wheel.name} knows one option: --from DIR, a folder with its wheel")
     if options.action == "remove":
-        metaworld.remove()
-        print(f"{metaworld.root()} is deleted")
+        wheel.remove()
+        print(f"{wheel.root()} is deleted")
         return 0
     if options.action == "verify":
-        problems = metaworld.problems()
+        problems = wheel.problems()
         print("\n".join(f"{path}: missing or damaged" for path in problems) or "every file is intact")
         if problems:
-            metaworld.remove()
-            print(f"{counted(len(problems), 'file')} missing or damaged, and all deleted; run: {metaworld.COMMAND}")
+            wheel.remove()
+            print(f"{counted(len(problems), 'file')} missing or damaged, and all deleted; run: {wheel.command}")
         return 1 if problems else 0
-    folder = metaworld.install(options.folder) if options.action == "install" else metaworld.installed()
+    folder = wheel.install(options.folder) if options.action == "install" else wheel.installed()
     if folder is None:
-        print(f"not installed in {metaworld.root()}; run: {metaworld.COMMAND}")
+        print(f"not installed in {wheel.root()}; run: {wheel.command}")
         return 0
-    print(f"MetaWorld {metaworld.VERSION}, {file_size(folder_bytes(folder))} in {folder} ({metaworld.LICENCE})")
+    print(f"{wheel.title} {wheel.version}, {file_size(folder_bytes(folder))} in {folder} ({wheel.licence})")
     return 0
 
 
@@ -196,8 +194,10 @@ def _status_of_all(root: Path) -> int:
     for name in ASSETS:
         print(f"{INSTALLABLE[name].title}: embodied-rl assets status {name}")
         _status(root, INSTALLABLE[name])
-    print("MetaWorld: embodied-rl assets status metaworld")
-    return main(["status", METAWORLD])
+    for wheel in PINNED_WHEELS.values():
+        print(f"{wheel.title}: embodied-rl assets status {wheel.name}")
+        main(["status", wheel.name])
+    return 0
 
 
 def _status(root: Path, benchmark: Benchmark) -> int:

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from embodied_rl.cli.parse import flag_words, split_off
+from embodied_rl.cli.parse import flag_words, split_off, value_of
 from embodied_rl.config.earlier import RENAMED
 from embodied_rl.config.env import EnvConfig, as_simulator
 from embodied_rl.config.suites import SUITES
 from embodied_rl.config.train import KINDS, belongs_to, kind_of, selectable
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.jobs.eval_request import SUITES_OF, suite_name
-from embodied_rl.utils.suites import OFFICIAL_SUITES, PRO_SUITES, TABLETOP_SUITES
+from embodied_rl.utils.suites import ALOHA_SUITES, OFFICIAL_SUITES, PRO_SUITES, TABLETOP_SUITES
 
+ALOHA = "aloha"
 _WHOLE = (*TABLETOP_SUITES, *OFFICIAL_SUITES, *PRO_SUITES)
 
 
 def with_suite(argv: Sequence[str]) -> list[str]:
     """`tabletop_goal ...` and `tabletop --suite goal ...` as `tabletop --suite tabletop_goal ...`.
 
-    Words that begin otherwise, and suites that the benchmark has not, stay as they are.
+    `aloha --suite insertion` is `aloha_insertion`. Words that begin otherwise, and suites that the benchmark has not,
+    stay as they are.
 
     Raises:
         UserError: A suite is named twice.
     """
     first, rest = next(iter(argv), ""), list(argv[1:])
+    if first == ALOHA:
+        return [_aloha(rest), *split_off(rest, ("--suite",))[0]]
     if first in _WHOLE:
         if "--suite" in flag_words(rest):
             raise UserError(f"{first} is a suite already: leave --suite out.")
@@ -39,6 +43,15 @@ def with_suite(argv: Sequence[str]) -> list[str]:
         else:
             words.append(f"{head}={whole_suite(first, value)}" if equals and head == "--suite" else word)
     return words
+
+
+def _aloha(words: Sequence[str]) -> str:
+    """The suite that `aloha` stands for, each of one task; the first where none is named."""
+    named = value_of(words, "--suite") or ALOHA_SUITES[0]
+    whole = named if named.startswith(f"{ALOHA}_") else f"{ALOHA}_{named}"
+    if whole not in ALOHA_SUITES:
+        raise UserError(f"aloha has no suite '{named}'.{suggest(whole, ALOHA_SUITES)}")
+    return whole
 
 
 def as_positional(argv: Sequence[str]) -> list[str]:

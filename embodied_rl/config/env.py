@@ -184,6 +184,24 @@ class MetaWorldConfig(EnvPoolConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AlohaConfig(EnvPoolConfig):
+    """ALOHA's two arms in MuJoCo on the CPU, exact."""
+
+    cameras: tuple[str, ...] = ()
+    """Cameras that the policy sees, in this order: top, angle, front_close, left_pillar, right_pillar, left_wrist,
+    right_wrist (none given: those that its checkpoint learned from, else top)."""
+    renderer: Expert[Literal["auto", "egl", "osmesa", "raster"]] = "auto"
+    """What draws the images; auto takes the first that works and says which."""
+    num_threads: Expert[int | None] = None
+    """Threads that step physics and draw (None: one a CPU core)."""
+
+    @property
+    def threads(self) -> int | None:
+        """As `num_threads`."""
+        return self.num_threads
+
+
+@dataclass(frozen=True, kw_only=True)
 class ManiSkillConfig(EnvPoolConfig):
     """ManiSkill's simulator."""
 
@@ -228,13 +246,21 @@ class CustomEnvConfig(_WatchedEnvConfig):
 
 
 EnvConfig = (
-    MujocoConfig | WarpConfig | EnvPoolConfig | MetaWorldConfig | ManiSkillConfig | GymnasiumConfig | CustomEnvConfig
+    MujocoConfig
+    | WarpConfig
+    | AlohaConfig
+    | EnvPoolConfig
+    | MetaWorldConfig
+    | ManiSkillConfig
+    | GymnasiumConfig
+    | CustomEnvConfig
 )
 SceneConfig = MujocoConfig | WarpConfig
 """What runs the built-in suites and LIBERO's."""
 ENVS: dict[str, type[EnvConfig]] = {
     "mujoco": MujocoConfig,
     "warp": WarpConfig,
+    "aloha": AlohaConfig,
     "envpool": EnvPoolConfig,
     "metaworld": MetaWorldConfig,
     "maniskill": ManiSkillConfig,

@@ -8,7 +8,7 @@ from embodied_rl.config.env import ENVS, EnvConfig
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.policies.family import Observes
 from embodied_rl.utils.plugins import imported, load_installed
-from embodied_rl.utils.suites import OFFICIAL_SUITES, PRO_SUITES, TABLETOP_SUITES
+from embodied_rl.utils.suites import ALOHA_SUITES, OFFICIAL_SUITES, PRO_SUITES, TABLETOP_SUITES
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Suite:
     images, where the usual one does not. observes: what its policies see; a suite of images has a state for programs
     only, and in one of any it depends on the task and the simulator. example: one of its tasks where it is too large to
     be run whole; '' where it can. is_custom: registered by a user. draws_states: its tasks can have further initial
-    states.
+    states. task: its only one, which needs no name.
     """
 
     name: str
@@ -29,6 +29,7 @@ class Suite:
     is_custom: bool = False
     drawn_by: str = ""
     draws_states: bool = False
+    task: str = ""
 
     def simulator(self, observes: Observes) -> str:
         """The one that policies which observe that usually act in."""
@@ -52,6 +53,7 @@ SUITES: dict[str, Suite] = {
         Suite("playground", ("envpool",), "state", "PandaPickCube-v1"),
         Suite("dm_control", ("envpool",), "state", "cartpole-swingup"),
         Suite("maniskill", ("maniskill",), "any", "PushCube-v1"),
+        *(Suite(name, ("aloha",), "any", task=name.removeprefix("aloha_")) for name in ALOHA_SUITES),
     )
 }
 """By name; `config.register` adds those of users."""

@@ -21,7 +21,8 @@ from embodied_rl.rng import EpisodeStream, philox
 from embodied_rl.sim import tabletop
 from embodied_rl.sim.libero import expert as libero_expert
 from embodied_rl.sim.libero.protocol import Protocol
-from embodied_rl.sim.mujoco.vec_env import CAMERAS, MujocoVecEnv
+from embodied_rl.sim.mujoco.robot import PANDA
+from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.sim.tabletop import expert as tabletop_expert
 from embodied_rl.sim.wrappers.takeover import ExpertTakeover, TakeoverRule, Watcher
 from embodied_rl.types import Array
@@ -36,7 +37,7 @@ _HELD = ExitStack()
 def open_bench(tasks: Sequence[SuiteTask], config: MujocoConfig, chosen: Protocol, image_size: int) -> Iterator[Bench]:
     """One env, drawn and run as `config` and `chosen` say, and the expert of each task at the start of an episode."""
     settings = replace(config, num_envs=1, num_threads=1, processes=None)
-    view = View(image_size=image_size, cameras=len(CAMERAS), protocol=chosen)
+    view = View(image_size=image_size, cameras=len(PANDA.cameras), protocol=chosen)
     with open_tasks(of_scenes(suite_named(tasks[0].suite), tasks), settings, view) as env:
         yield Bench(env, _Experts(env.mujoco, tasks).of)
 

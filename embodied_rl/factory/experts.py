@@ -1,4 +1,4 @@
-"""Who acts in demonstrations besides the built-in experts: MetaWorld's scripted policies, or a policy of ours."""
+"""Who acts in demonstrations outside the scenes: the scripted experts of MetaWorld and ALOHA, or a policy of ours."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from embodied_rl.config.env import (
+    AlohaConfig,
     CustomEnvConfig,
     EnvConfig,
     EnvPoolConfig,
@@ -35,6 +36,7 @@ from embodied_rl.rollout.sampler import TaskStates
 from embodied_rl.sim.wrappers.forwarding import VecEnvWrapper
 from embodied_rl.types import Array, Observation
 from embodied_rl.utils.plugins import import_modules, imported
+from embodied_rl.utils.suites import ALOHA_SUITES
 from embodied_rl.vec_env import EnvInfo, VecEnv
 
 SCRIPTED = "scripted"
@@ -183,7 +185,26 @@ class _Scripted:
         return np.asarray(self._policy.get_action(state[0].numpy().astype(np.float64)), np.float32)
 
 
+class _Aloha:
+    """ALOHA's scripted expert in an episode."""
+
+    def __init__(self, suite: str, env: LastSeen) -> None:
+        from embodied_rl.sim.aloha.expert import Expert
+        from embodied_rl.sim.aloha.tasks import load_tasks
+
+        self._expert, self._env = Expert(suite, load_tasks(suite)[0].build_physics()), env
+
+    def act(self) -> Array:
+        """float32 [14], joint positions in the units of an action."""
+        state = self._env.seen().state
+        assert state is not None
+        return np.asarray(self._expert.act(state[0].numpy()), np.float32)
+
+
 def _scripted(env: LastSeen) -> Any:
+    if env.info.suite in ALOHA_SUITES:
+        return lambda task, seed: _Aloha(env.info.suite, env)
+
     from embodied_rl.sim.metaworld.load import scripted_expert
 
     def begin(task: str, seed: int) -> _Scripted:
@@ -202,7 +223,7 @@ def stage_of(suite: Suite, tasks: tuple[str, ...], image_size: int | None, exper
         UserError: The suite has no scripted expert, or shows images of a size of its own.
     """
     env = usual_env(suite.name, 1, "images")
-    if expert == SCRIPTED and not isinstance(env, MetaWorldConfig):
+    if expert == SCRIPTED and not isinstance(env, MetaWorldConfig | AlohaConfig):
         raise UserError(
             f"suite '{suite.name}' has no scripted expert, which collect records: name a policy that acts with "
             "--expert CHECKPOINT."

@@ -8,7 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embodied_rl.config.env import AUTO, CustomEnvConfig, EnvConfig, GymnasiumConfig, ManiSkillConfig, SceneConfig
+from embodied_rl.config.env import (
+    AUTO,
+    AlohaConfig,
+    CustomEnvConfig,
+    EnvConfig,
+    GymnasiumConfig,
+    ManiSkillConfig,
+    SceneConfig,
+)
 from embodied_rl.config.suites import suite_named
 from embodied_rl.config.train import kind_of, read_env
 from embodied_rl.errors import UserError
@@ -114,6 +122,8 @@ def as_learned(
                 f"{env.control_mode}: leave the option out."
             )
         return env if env.control_mode != AUTO else dataclasses.replace(env, control_mode=trained.control_mode)
+    if isinstance(env, AlohaConfig):
+        return dataclasses.replace(env, cameras=env.cameras or learned_cameras(_provenance(checkpoint), key))
     if not isinstance(env, GymnasiumConfig):
         return env
     provenance = _provenance(checkpoint)

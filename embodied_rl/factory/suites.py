@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from embodied_rl.config.env import (
+    AlohaConfig,
     EnvConfig,
     EnvPoolConfig,
     GymnasiumConfig,
@@ -88,6 +89,7 @@ def load(suite: str, names: str | Sequence[str], env: EnvConfig) -> Tasks:
         return Tasks(table, custom_tasks(suite, names))
     if isinstance(env, SceneConfig):
         return of_scenes(table, load_tasks(suite, names, env.physics_version))
+    names = names or ((table.task,) if table.task else ())
     if not names:
         raise UserError(f"suite '{suite}' needs the name of a task: --task {table.example}")
     refuse_twice(names, "task")
@@ -217,6 +219,12 @@ def _simulator_factory(suite: Suite, names: tuple[str, ...], env: EnvConfig, vie
         )
     if isinstance(env, MetaWorldConfig):
         return _metaworld_factory(names, env, view)
+    if isinstance(env, AlohaConfig):
+        from embodied_rl.sim.aloha.factory import USUAL_CAMERAS, Setup, aloha_factory
+
+        cameras = () if view.fit is None or view.cameras == 0 else env.cameras or USUAL_CAMERAS
+        setup = Setup(view.image_size, cameras, env.renderer, env.num_threads, env.reward_mode, discount(env))
+        return aloha_factory(suite.name, names, setup)
     if isinstance(env, EnvPoolConfig):
         from embodied_rl.sim.envpool import tasks as envpool
         from embodied_rl.sim.envpool.vec_env import EnvPoolFactory
@@ -236,14 +244,15 @@ def _simulator_factory(suite: Suite, names: tuple[str, ...], env: EnvConfig, vie
 
 
 def _metaworld_factory(names: tuple[str, ...], env: MetaWorldConfig, view: View) -> Callable[[int], VecEnv]:
-    from embodied_rl.sim.metaworld import install, tasks
+    from embodied_rl.sim.metaworld import tasks
     from embodied_rl.sim.metaworld.pictures import CAMERAS, choose_renderer
     from embodied_rl.sim.metaworld.vec_env import MetaWorldFactory, Setup
+    from embodied_rl.sim.pinned_wheel import METAWORLD
 
     first, *others = tasks.load_tasks(names)
     cameras = 0 if view.fit is None else len(CAMERAS) if view.cameras is None else view.cameras
     renderer: Any = choose_renderer(env.renderer, first.env_id).name  # here: watched processes must not differ
-    ladders = install.root() / "ladders"
+    ladders = METAWORLD.root() / "ladders"
     return MetaWorldFactory(
         (first, *others), Setup(view.image_size, cameras, renderer, env.reward_mode, discount(env), ladders)
     )

@@ -33,12 +33,14 @@ from embodied_rl.factory.tasks import (
     stand_in_files,
     unknown_task,
 )
+from embodied_rl.sim.aloha.robot import NAMES as ALOHA_NAMES
 from embodied_rl.sim.libero.protocol import LIBERO, NATIVE, protocol
 from embodied_rl.sim.tabletop import suites, with_fresh_states
 from embodied_rl.telemetry.tables import stand_in_words
 from embodied_rl.utils.console import LastingConsole
 from embodied_rl.utils.lock import locked
 from embodied_rl.utils.output import folder_bytes
+from embodied_rl.utils.suites import ALOHA_SUITES
 from embodied_rl.utils.words import counted, file_size
 from embodied_rl.version import __version__
 
@@ -207,6 +209,8 @@ def _names(info: EnvInfo) -> _Names:
     """Those of a suite that shows images besides a state."""
     if info.backend == "metaworld":
         return _Names(HAND_NAMES, HAND_ACTION_NAMES, "sawyer")
+    if info.suite in ALOHA_SUITES:
+        return _Names(ALOHA_NAMES, ALOHA_NAMES, "aloha")
     like_libero = (info.proprio_dim, info.action_dim) == (len(PROPRIO_NAMES), len(ACTION_NAMES))
     if like_libero and info.backend == "maniskill":
         return _Names()

@@ -37,7 +37,7 @@ from embodied_rl.policies.preprocessing.images import image_pipeline
 from embodied_rl.rollout.sampler import evaluation_specs
 from embodied_rl.sim.eras import CURRENT
 from embodied_rl.sim.libero.protocol import Protocol, deviations, protocol
-from embodied_rl.sim.mujoco.vec_env import CONTROL_HZ
+from embodied_rl.sim.mujoco.robot import PANDA
 from embodied_rl.sim.perturb import Perturber, Variant, variant_spec
 from embodied_rl.telemetry.info import EfficientInfo, PolicyInfo
 from embodied_rl.types import EpisodeResult, EpisodeSpec
@@ -126,12 +126,13 @@ def make_plan(benchmark: str, command: BenchmarkCommand, console: Console) -> Ev
 def _as_trained(command: BenchmarkCommand, suite: str) -> BenchmarkCommand:
     """`command` with the tasks, the controller, the view and the reward mode of the training, where it names none.
 
-    Of suites that are too large to be run whole; the discount is the training's where the reward is.
+    Of suites that are too large to be run whole, or of one task; the discount is the training's where the reward is.
 
     Raises:
         UserError: The command names another controller than the checkpoint learned with.
     """
-    if not suite_named(suite).example:
+    table = suite_named(suite)
+    if not (table.example or table.task):
         return command
     provenance = read_provenance(policy_folder(command.checkpoint))
     tasks = command.tasks or tuple(learned_in(provenance, suite).get("tasks", ()))
@@ -155,7 +156,7 @@ def prepare(plan: EvaluationPlan, command: BenchmarkCommand) -> Evaluated:
     check_observes(policy, plan.tasks.suite, command.checkpoint)
     check_told_apart(policy.architecture, plan.tasks.names)
     if scenes:
-        need_control_rate(provenance, CONTROL_HZ, command.checkpoint, command.unnorm_key)
+        need_control_rate(provenance, PANDA.control_hz, command.checkpoint, command.unnorm_key)
     drawn = pick_renderer(env, scenes) if isinstance(env, SceneConfig) else None
     name = "" if drawn is None else drawn.name
     efficient = make_efficient(policy, command.efficient, partial(evaluation_env, plan, policy, name), plan.specs)

@@ -35,7 +35,7 @@ from embodied_rl.rewards.progress import ProgressModel, load_progress, save_prog
 from embodied_rl.rewards.rollouts import judge_rollouts
 from embodied_rl.rewards.train import fit_progress
 from embodied_rl.rollout.sampler import evaluation_specs
-from embodied_rl.sim.mujoco.vec_env import CONTROL_HZ
+from embodied_rl.sim.mujoco.robot import PANDA
 from embodied_rl.utils.machine import pick_device
 from embodied_rl.utils.output import replace_text
 from embodied_rl.utils.words import counted
@@ -173,7 +173,7 @@ def _roll_out(judge: Judge, options: CheckpointOptions, suite: str, episodes: in
     folder = policy_folder(options.checkpoint)
     policy = open_policy(options.checkpoint, pick_device("auto"), options.load_options(folder))
     check_observes(policy, tasks.suite, options.checkpoint)
-    need_control_rate(read_provenance(folder), CONTROL_HZ, options.checkpoint)
+    need_control_rate(read_provenance(folder), PANDA.control_hz, options.checkpoint)
     specs = interleaved(evaluation_specs(tasks.heldout_states, seed=0))[:episodes]
     with open_tasks(tasks, config, view_of(policy)) as env:
         return judge_rollouts(judge, env, policy, specs)

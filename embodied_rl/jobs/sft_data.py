@@ -21,7 +21,7 @@ from embodied_rl.data.metadata import describe_left_out, read_metadata, short_na
 from embodied_rl.errors import UserError, suggest
 from embodied_rl.policies.checkpoints.hub import resolve, source_name
 from embodied_rl.policies.family import FreshRequest, Room
-from embodied_rl.sim.mujoco.vec_env import CAMERAS, CONTROL_HZ
+from embodied_rl.sim.mujoco.robot import PANDA
 from embodied_rl.utils.words import counted, same_rate
 from embodied_rl.vec_env import EnvInfo
 
@@ -261,8 +261,8 @@ def _named_cameras(command: SftCommand, folders: Sequence[Path]) -> list[list[tu
         if place not in used:
             raise UserError(f"no data set has a camera '{'/'.join(names)}'")
     names = [name for _, name in chosen[0]]
-    if alone and set(names) <= set(CAMERAS) and names != sorted(names, key=_on_arm):
-        raise UserError(f"--cameras {' '.join(names)}: the simulator gives {', '.join(CAMERAS)}: keep its order")
+    if alone and set(names) <= set(PANDA.cameras) and names != sorted(names, key=_on_arm):
+        raise UserError(f"--cameras {' '.join(names)}: the simulator gives {', '.join(PANDA.cameras)}: keep its order")
     return chosen
 
 
@@ -278,7 +278,9 @@ def _ordered(folder: Path) -> list[str]:
         return list(stamp["cameras"])
     if len(found) > 1 and (len(found) > 2 or sum(map(_on_arm, found)) != 1):
         suite = find_suite(str(stamp.get("suite", "")).partition("+")[0])
-        scenes = f", the simulator {', '.join(CAMERAS)}" if suite is not None and suite.observes == "images" else ""
+        scenes = (
+            f", the simulator {', '.join(PANDA.cameras)}" if suite is not None and suite.observes == "images" else ""
+        )
         raise UserError(
             f"{folder} has the cameras {', '.join(found)}{scenes}: name those to learn from in the order in which "
             f"simulator or robot show them, such as --cameras {' '.join(found)}"
@@ -297,12 +299,12 @@ def _control_rate(command: SftCommand, name: str, data: Demonstrations, console:
     if command.fps is None and "control_hz" in data.source:
         console.print(f"{rate:g} actions a second, as {data.source['suite']}", soft_wrap=True)
         return rate
-    same = same_rate(rate, CONTROL_HZ)
+    same = same_rate(rate, PANDA.control_hz)
     if not same and command.fps is None and not data.own_units:
         raise UserError(
-            f"{name} has {said:g} frames a second, the simulator {CONTROL_HZ:g} control steps: its motions "
-            f"would be too {'fast' if said < CONTROL_HZ else 'slow'} there. Say the true rate with --fps: "
-            f"{CONTROL_HZ:g} where info.json is wrong, {said:g} for a robot that acts so often"
+            f"{name} has {said:g} frames a second, the simulator {PANDA.control_hz:g} control steps: its motions "
+            f"would be too {'fast' if said < PANDA.control_hz else 'slow'} there. Say the true rate with --fps: "
+            f"{PANDA.control_hz:g} where info.json is wrong, {said:g} for a robot that acts so often"
         )
     words = f"{rate:g} actions a second"
     if command.fps is not None and not same_rate(rate, said):
@@ -310,7 +312,9 @@ def _control_rate(command: SftCommand, name: str, data: Demonstrations, console:
     elif data.own_units:
         words += ", by info.json (--fps where it is wrong)" if command.fps is None else ""
     if not data.own_units:
-        words += ", as the simulator" if same else f"; the simulator takes {CONTROL_HZ:g}: eval and train will refuse "
+        words += (
+            ", as the simulator" if same else f"; the simulator takes {PANDA.control_hz:g}: eval and train will refuse "
+        )
         words += "" if same else "this policy"
     console.print(words, soft_wrap=True)
     return rate

@@ -15,6 +15,8 @@ LAYOUT_SUITES = tuple(f"{suite}_layout" for suite in PLUS_SUITES)
 """Under which LIBERO-plus' layouts are exported: scenes of their own."""
 LIBERO_PLUS = "libero_plus"
 """The perturbation that is LIBERO-plus, and the protocol that goes with it."""
+ALOHA_SUITES = ("aloha_transfer_cube", "aloha_insertion")
+"""gym-aloha's, a task each."""
 PRO_VARIANTS = ("object", "swap", "lan", "task")
 """LIBERO-PRO's: other objects, positions swapped, reworded instructions, another task in the same scene."""
 PRO_SUITES = tuple(

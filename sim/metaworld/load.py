@@ -13,7 +13,7 @@ import mujoco
 import numpy as np
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.metaworld.install import COMMAND, installed
+from embodied_rl.sim.pinned_wheel import METAWORLD
 
 _WELD = 1
 """mjtEq of a weld."""
@@ -24,14 +24,11 @@ _WELD_DATA = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0, 0.0, 5.0)
 def load_metaworld() -> str:
     """Import MetaWorld once in this process; its version. UserError where it is not installed."""
     if importlib.util.find_spec("metaworld") is None:
-        folder = installed()
-        if folder is None:
-            raise UserError(f"MetaWorld is not installed; run: {COMMAND}")
-        sys.path.append(str(folder))
+        sys.path.append(str(METAWORLD.require()))
     try:
         base = import_module("metaworld.sawyer_xyz_env")
     except ImportError as error:
-        raise UserError(f"MetaWorld can't be imported ({error}); run: {COMMAND}") from None
+        raise UserError(f"MetaWorld can't be imported ({error}); run: {METAWORLD.command}") from None
     base.SawyerMocapBase.reset_mocap_welds = _reset_mocap_welds
     return version("metaworld")
 

@@ -1,4 +1,4 @@
-"""One env: a task's physics model, its mjData and the controller's state, as the kernel takes them."""
+"""One env of LIBERO's Panda: a task's physics model, its mjData and the controller's state, for the kernel."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import mujoco
 import numpy as np
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.eras import CURRENT
 from embodied_rl.sim.mujoco import kernel
-from embodied_rl.sim.mujoco.era import era_of, install
+from embodied_rl.sim.mujoco.base_env import BaseEnv
 from embodied_rl.sim.mujoco.gains import LIBERO_GAINS
 from embodied_rl.sim.mujoco.goal import Goal, compile_predicates
 from embodied_rl.sim.mujoco.lapack.torque import make_scratch
-from embodied_rl.sim.mujoco.mjlib import arm_mass_addresses, check_layout
+from embodied_rl.sim.mujoco.mjlib import arm_mass_addresses
 from embodied_rl.types import Array
 
 ControllerMode = Literal["exact", "fast"]
@@ -57,7 +56,7 @@ def find_robot(model: mujoco.MjModel) -> kernel.Robot:
     )
 
 
-class Env:
+class Env(BaseEnv):
     """The physics of one episode at a time. Not for two threads at once.
 
     Args:
@@ -82,11 +81,7 @@ class Env:
     def __init__(
         self, model: mujoco.MjModel, robot: kernel.Robot, goal: Goal | None, controller: ControllerMode
     ) -> None:
-        check_layout()
-        if era_of(model) != CURRENT:
-            install()  # the mark may come from another process
-        self.model = model
-        self.data = mujoco.MjData(model)
+        super().__init__(model)
         self._started: Mapping[str, Array] | None = None
         self._robot = robot
         self._goal = goal if goal is not None else compile_predicates((), model)
@@ -119,19 +114,6 @@ class Env:
             np.zeros(model.nq),
             np.zeros(model.nq),
         )
-
-    def set_state(self, state: Array) -> None:
-        """Clear mjData and write [time, qpos, qvel]; nothing is computed yet."""
-        model, data = self.model, self.data
-        if state.shape != (1 + model.nq + model.nv,):
-            raise UserError(
-                f"an initial state of this model has {1 + model.nq + model.nv} numbers (time, qpos, qvel), "
-                f"got {state.shape}"
-            )
-        mujoco.mj_resetData(model, data)
-        data.time = state[0]
-        data.qpos[:] = state[1 : 1 + model.nq]
-        data.qvel[:] = state[1 + model.nq :]
 
     def reset(self, state: Array, start: Mapping[str, Array] | None = None) -> None:
         """Begin an episode.

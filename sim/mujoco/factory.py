@@ -10,13 +10,13 @@ from typing import Literal
 
 import torch
 
-from embodied_rl.sim.mujoco import kernel
+from embodied_rl.sim.mujoco import joint_kernel, kernel
 from embodied_rl.sim.mujoco.episodes import TASKS_OWN, TrainingEpisodes
+from embodied_rl.sim.mujoco.pool import AnyLayout
 from embodied_rl.sim.mujoco.task import MujocoTask
-from embodied_rl.sim.mujoco.vec_env import ACTION_DIM, MujocoVecEnv
+from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.sim.render import Choice, RendererChoice, choose, make_renderer
 from embodied_rl.sim.state.staged import Shaping
-from embodied_rl.sim.state.vector import StateLayout
 from embodied_rl.types import EpisodeSpec
 
 
@@ -47,14 +47,15 @@ class MujocoFactory:
     tasks: tuple[MujocoTask, ...]
     renderer: RendererChoice
     official: bool
-    image_size: int
+    image_size: int | tuple[int, int]
     threads: int | None
     stop_at_success: bool
-    cameras: int
+    cameras: int | tuple[str, ...]
     max_scene_bytes: int
     ladders: Path | None = None
-    layout: StateLayout | None = None
+    layout: AnyLayout | None = None
     shaping: Shaping | None = None
+    pay_stages: bool = False
     training: TrainingEpisodes = TASKS_OWN
 
     def __call__(self, num_envs: int) -> MujocoVecEnv:
@@ -72,14 +73,15 @@ class MujocoFactory:
             max_scene_bytes=self.max_scene_bytes,
             layout=self.layout,
             shaping=self.shaping,
+            pay_stages=self.pay_stages,
             training=self.training,
         )
 
     def compile(self) -> None:
         """Compile the kernels that are not in the disk cache: it may take longer than a child may leave unanswered."""
-        if kernel.is_compiled():
+        if (joint_kernel if self.tasks[0].robot.drives else kernel).is_compiled():
             return
         with closing(self(1)) as env:
             env.reset([0], [EpisodeSpec(0, self.tasks[0].name, 0, 0)])
-            env.step([0], torch.zeros(1, 1, ACTION_DIM))
+            env.step([0], torch.zeros(1, 1, env.info.action_dim))
             env.observe([0], env.new_observation(1))

@@ -59,6 +59,7 @@ def _load_library() -> None:
 _load_library()
 
 _pointer = types.intp
+mj_step = types.ExternalFunction("mj_step", types.void(_pointer, _pointer))
 mj_step1 = types.ExternalFunction("mj_step1", types.void(_pointer, _pointer))
 mj_step2 = types.ExternalFunction("mj_step2", types.void(_pointer, _pointer))
 mj_jac_site = types.ExternalFunction("mj_jacSite", types.void(_pointer, _pointer, _pointer, _pointer, types.intc))

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import mujoco
 
-from embodied_rl.sim.mujoco import kernel
 from embodied_rl.sim.mujoco.env import ControllerMode, Env, find_robot
-from embodied_rl.sim.mujoco.goal import Goal, compile_goal
+from embodied_rl.sim.mujoco.goal import compile_goal
 from embodied_rl.sim.mujoco.indicators import Switch, compile_switches
+from embodied_rl.sim.mujoco.joint_env import JointEnv, compile_stages, find_joint_robot
 from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.state.facts import Facts
+from embodied_rl.sim.state.joints import JointStateLayout
 from embodied_rl.sim.state.vector import StateLayout, StateReader
 from embodied_rl.types import Array
+
+AnyLayout = StateLayout | JointStateLayout
+"""Of the states of tasks: those of LIBERO's Panda, or of robots that are driven by joint positions."""
 
 
 class FrameRenderer(Protocol):
@@ -39,16 +43,34 @@ class FrameRenderer(Protocol):
     ) -> None: ...
 
 
-class Scene:
-    """What all envs of a task share: its models, robot and goal. `users` counts the envs that hold it now."""
+class _StateReader(Protocol):
+    def read(self, env: Any, out: Array) -> None: ...
 
-    def __init__(self, task: MujocoTask, renderer: FrameRenderer | None, layout: StateLayout | None) -> None:
+
+class Scene:
+    """What all envs of a task share: its models, robot and goal. `users` counts the envs that hold it now.
+
+    new_env makes one more. facts: None where the task has stages in place of a goal.
+    """
+
+    new_env: Callable[[ControllerMode], Env | JointEnv]
+    facts: Facts | None
+    reader: _StateReader | None
+
+    def __init__(self, task: MujocoTask, renderer: FrameRenderer | None, layout: AnyLayout | None) -> None:
         self.task = task
         self.model = task.build_physics()
-        self.robot: kernel.Robot = find_robot(self.model)
-        self.goal: Goal = compile_goal(task, self.model)
-        self.facts = Facts(task, self.model)
-        self.reader = None if layout is None else StateReader(layout, task, self.model, self.facts)
+        if task.robot.drives:
+            assert layout is None or isinstance(layout, JointStateLayout)
+            joints, stages = find_joint_robot(task.robot, self.model), compile_stages(task.stages, self.model)
+            self.new_env = lambda _: JointEnv(self.model, joints, stages)
+            self.facts, self.reader = None, None if layout is None else layout.reader(self.model)
+        else:
+            assert layout is None or isinstance(layout, StateLayout)
+            robot, goal = find_robot(self.model), compile_goal(task, self.model)
+            self.new_env = lambda mode: Env(self.model, robot, goal, mode)
+            self.facts = facts = Facts(task, self.model)
+            self.reader = None if layout is None else StateReader(layout, task, self.model, facts)
         self.start = task.start
         self.switches: tuple[Switch, ...] = compile_switches(task.indicators, self.model)
         self.size = int(mujoco.mj_sizeModel(self.model))
@@ -82,17 +104,17 @@ class ScenePool:
         controller: ControllerMode | None,
         max_bytes: int,
         max_spare: int,
-        layout: StateLayout | None = None,
+        layout: AnyLayout | None = None,
     ) -> None:
         self._tasks = tasks
         self._renderer, self._layout = renderer, layout
         self._controller: ControllerMode | None = controller
         self._max_bytes, self._max_spare = max_bytes, max_spare
         self._scenes: OrderedDict[str, Scene] = OrderedDict()  # the least recently used first
-        self._spare: list[tuple[Scene, Env]] = []  # the oldest first
+        self._spare: list[tuple[Scene, Env | JointEnv]] = []  # the oldest first
         self._lock = threading.Lock()
 
-    def take(self, name: str) -> tuple[Scene, Env]:
+    def take(self, name: str) -> tuple[Scene, Env | JointEnv]:
         """An env of task `name` and its scene; give both back with `give_back`."""
         with self._lock:
             scene = self._scenes.get(name)
@@ -106,9 +128,9 @@ class ScenePool:
                 if self._spare[i][0] is scene:
                     return self._spare.pop(i)
         mode: ControllerMode = self._controller or ("exact" if scene.task.is_official else "fast")
-        return scene, Env(scene.model, scene.robot, scene.goal, mode)
+        return scene, scene.new_env(mode)
 
-    def give_back(self, scene: Scene, env: Env) -> None:
+    def give_back(self, scene: Scene, env: Env | JointEnv) -> None:
         """End the use of what `take` returned."""
         with self._lock:
             scene.users -= 1

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import mujoco
 
 from embodied_rl.sim.eras import CURRENT, Era
+from embodied_rl.sim.mujoco.robot import PANDA, RobotSpec
 from embodied_rl.sim.task import TaskSpec
 from embodied_rl.types import Array
 
@@ -86,6 +87,23 @@ Predicate = On | OnSite | In | JointRange | Up | Stack
 
 
 @dataclass(frozen=True, slots=True)
+class Touch:
+    """A contact of one of `geoms` with one of `others`, in MuJoCo's order of the two: boxes come before meshes, and of
+    one type the first in the model."""
+
+    geoms: tuple[str, ...]
+    others: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A step of a staged reward: it holds while all of `touching` and none of `apart` are contacts."""
+
+    touching: tuple[Touch, ...]
+    apart: tuple[Touch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Indicator:
     """A site of the visual model that is drawn only while `when` holds (a stove's burner)."""
 
@@ -100,11 +118,14 @@ class MujocoTask(TaskSpec):
     Args:
         init_states: float64 [S, 1 + nq + nv]: time, qpos, qvel.
         goal: predicates that must all hold.
+        stages: in place of a goal, the steps of a staged reward, which is the number of the highest one that holds; the
+            last one is success.
         build_physics, build_visual: make the models; callers keep what they return.
         start: what LIBERO's env.reset leaves behind and its set_init_state keeps, by the golden data's names (see
             `Env.reset`). None: an episode starts at rest.
         indicators: sites that are drawn only while a joint is in a range.
         era: whose contacts and texture colours the models have that are built.
+        robot: what acts in them; the module's text says how LIBERO's is named.
     """
 
     goal: tuple[Predicate, ...]
@@ -113,6 +134,8 @@ class MujocoTask(TaskSpec):
     start: Mapping[str, Array] | None = None
     indicators: tuple[Indicator, ...] = ()
     era: Era = CURRENT
+    robot: RobotSpec = PANDA
+    stages: tuple[Stage, ...] = ()
 
     @property
     def is_official(self) -> bool:

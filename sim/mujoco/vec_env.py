@@ -10,7 +10,7 @@ import mujoco
 import numpy as np
 import torch
 
-from embodied_rl.errors import UserError, suggest
+from embodied_rl.errors import UserError, refuse_twice, suggest
 from embodied_rl.policy import action_array
 from embodied_rl.sim.checks import check_env_ids, check_episodes
 from embodied_rl.sim.eras import CURRENT
@@ -18,19 +18,15 @@ from embodied_rl.sim.mujoco import kernel
 from embodied_rl.sim.mujoco.env import ControllerMode, Env
 from embodied_rl.sim.mujoco.episodes import TASKS_OWN, Shown, Shows, TrainingEpisodes
 from embodied_rl.sim.mujoco.indicators import lit_groups
-from embodied_rl.sim.mujoco.pool import FrameRenderer, Scene, ScenePool
+from embodied_rl.sim.mujoco.joint_env import JointEnv
+from embodied_rl.sim.mujoco.pool import AnyLayout, FrameRenderer, Scene, ScenePool
+from embodied_rl.sim.mujoco.robot import RobotSpec
 from embodied_rl.sim.mujoco.task import MujocoTask
 from embodied_rl.sim.mujoco_log import leave_divergence_to_results
 from embodied_rl.sim.state.staged import Shaping
-from embodied_rl.sim.state.vector import StateLayout
 from embodied_rl.types import Array, ChunkResult, EpisodeSpec, Observation
 from embodied_rl.utils.machine import cpu_count
 from embodied_rl.vec_env import EnvInfo
-
-CAMERAS = ("agentview", "robot0_eye_in_hand")
-ACTION_DIM = 7
-PROPRIO_DIM = 8
-CONTROL_HZ = 20.0
 
 
 class _Slot:
@@ -38,7 +34,7 @@ class _Slot:
 
     def __init__(self) -> None:
         self.scene: Scene | None = None
-        self.env: Env | None = None
+        self.env: Env | JointEnv | None = None
         self.shown: Shown | None = None
         self.steps = 0
         self.live = False
@@ -52,7 +48,7 @@ class MujocoVecEnv:
     Args:
         tasks: with different names.
         num_envs: N.
-        image_size: H = W in pixels of the images of `observe`.
+        image_size: H = W in pixels of the images of `observe`, or (H, W).
         renderer: see `embodied_rl.sim.render.make_renderer`. Without one, `observe` and `frame` raise UserError.
         threads: workers over envs, by default the CPUs that this process may use.
         controller: 'exact' is robosuite's linear algebra bit for bit; 'fast' is within 1e-7 N m of it and cheaper.
@@ -62,9 +58,12 @@ class MujocoVecEnv:
             every step after which the goal holds.
         max_scene_bytes: memory for the models of tasks that no env holds now; the least recently used are dropped and
             built again when needed.
-        cameras: how many of CAMERAS `observe` renders, from the first; 0 needs no renderer.
-        layout: of `Observation.state`, see `StateLayout`. None: there is no state.
+        cameras: which of the robot's `observe` renders, by name, or how many, from the first (None: all); 0 needs no
+            renderer.
+        layout: of `Observation.state`, see `StateLayout` and `JointStateLayout`. None: there is no state.
         shaping: what is added to the sparse reward. None: an episode pays 1 for success, and nothing else.
+        pay_stages: of tasks with stages: every step pays the number of the highest stage that holds, as the benchmark
+            itself does, and nothing else.
         training: how episodes may differ from the tasks' own, where their specs say so.
 
     Example:
@@ -79,25 +78,29 @@ class MujocoVecEnv:
         tasks: Sequence[MujocoTask],
         num_envs: int,
         *,
-        image_size: int = 128,
+        image_size: int | tuple[int, int] = 128,
         renderer: FrameRenderer | None = None,
         threads: int | None = None,
         controller: ControllerMode | None = None,
         stop_at_success: bool = True,
         max_scene_bytes: int = 2 << 30,
-        cameras: int = len(CAMERAS),
-        layout: StateLayout | None = None,
+        cameras: int | Sequence[str] | None = None,
+        layout: AnyLayout | None = None,
         shaping: Shaping | None = None,
+        pay_stages: bool = False,
         training: TrainingEpisodes = TASKS_OWN,
     ) -> None:
         if not tasks:
             raise UserError("an environment needs at least one task")
-        if num_envs < 1 or image_size < 1 or (threads is not None and threads < 1):
+        shape = (image_size, image_size) if isinstance(image_size, int) else image_size
+        if num_envs < 1 or min(shape) < 1 or (threads is not None and threads < 1):
             raise UserError("num_envs, image_size and threads must be at least 1")
         if controller not in (None, "exact", "fast"):
             raise UserError(f"unknown controller '{controller}'.{suggest(controller, ('exact', 'fast'))}")
-        if not 0 <= cameras <= len(CAMERAS):
-            raise UserError(f"there are 0 to {len(CAMERAS)} cameras ({', '.join(CAMERAS)}), not {cameras}")
+        robot = _one_robot(tasks)
+        shown = _shown(robot, cameras)
+        if pay_stages and not all(task.stages for task in tasks):
+            raise UserError("these tasks have no stages to be paid for; leave pay_stages out")
         leave_divergence_to_results()
         self.num_envs = num_envs
         self._tasks = {task.name: task for task in tasks}
@@ -106,8 +109,8 @@ class MujocoVecEnv:
         self._scenes = ScenePool(self._tasks, renderer, controller, max_scene_bytes, num_envs, layout)
         self._shows = Shows(tuple(tasks), renderer, training)
         self._slots = [_Slot() for _ in range(num_envs)]
-        self._stop, self._shaping = stop_at_success, shaping
-        self._renderer = renderer
+        self._stop, self._shaping, self._pay_stages = stop_at_success, shaping, pay_stages
+        self._renderer, self._cameras = renderer, robot.cameras
         self._threads = min(threads or cpu_count(), num_envs)
         self._pool = ThreadPoolExecutor(self._threads, "sim") if self._threads > 1 else None
         self.info = EnvInfo(
@@ -115,13 +118,13 @@ class MujocoVecEnv:
             suite="+".join(dict.fromkeys(task.suite for task in tasks)),
             simulator=f"native-mujoco {mujoco.__version__}{_era(tasks)}",
             renderer=renderer.name if renderer is not None else "none",
-            cameras=CAMERAS[:cameras],
-            image_shape=(image_size, image_size),
-            proprio_dim=PROPRIO_DIM,
-            action_dim=ACTION_DIM,
-            action_low=(-1.0,) * ACTION_DIM,
-            action_high=(1.0,) * ACTION_DIM,
-            control_hz=CONTROL_HZ,
+            cameras=shown,
+            image_shape=shape,
+            proprio_dim=robot.proprio_dim,
+            action_dim=robot.action_dim,
+            action_low=robot.action_low,
+            action_high=robot.action_high,
+            control_hz=robot.control_hz,
             max_episode_steps=max(task.max_episode_steps for task in tasks),
             state_dim=0 if layout is None else layout.dim,
         )
@@ -152,15 +155,17 @@ class MujocoVecEnv:
             slot.potential = self._shaping.potential(scene.facts, env.data, env.held)
 
     def step(self, env_ids: Sequence[int], actions: torch.Tensor) -> ChunkResult:
-        """Run up to K control steps in each env; actions float32 [N, K, 7], clipped to [-1, 1].
+        """Run up to K control steps in each env; actions float32 [N, K, A], clipped to the bounds of `info`.
 
         Raises:
             ValueError: for non-finite or misshapen actions, and for an env whose episode has ended.
         """
         arrays = np.ascontiguousarray(action_array(actions))
         rows, steps, dim = arrays.shape
-        if rows != len(env_ids) or steps < 1 or dim != ACTION_DIM:
-            raise ValueError(f"actions must be [{len(env_ids)}, K, {ACTION_DIM}] with K >= 1, got {arrays.shape}")
+        if rows != len(env_ids) or steps < 1 or dim != self.info.action_dim:
+            raise ValueError(
+                f"actions must be [{len(env_ids)}, K, {self.info.action_dim}] with K >= 1, got {arrays.shape}"
+            )
         check_env_ids(env_ids, len(self._slots))
         for index in env_ids:
             if not self._slots[index].live:
@@ -191,7 +196,9 @@ class MujocoVecEnv:
         whether the horizon is over."""
         scene, env = _occupied(slot)
         actions = actions[: scene.task.max_episode_steps - slot.steps]
-        if self._shaping is None:
+        if self._pay_stages:
+            taken, status = self._run_staged(env, actions, reward, bonus)
+        elif self._shaping is None:
             taken, status = env.run(actions, reward, stop=self._stop)
         else:
             taken, status = self._run_shaped(slot, self._shaping, actions, reward, bonus)
@@ -199,6 +206,18 @@ class MujocoVecEnv:
         late = slot.steps >= scene.task.max_episode_steps
         slot.live = status == kernel.RUNNING and not late
         return taken, status, late
+
+    def _run_staged(self, env: Env | JointEnv, actions: Array, reward: Array, bonus: Array) -> tuple[int, int]:
+        """`Env.run` step by step: with its bonus a step pays the number of stages that are reached."""
+        status = kernel.RUNNING
+        for k in range(len(actions)):
+            _, status = env.run(actions[k : k + 1], reward[k : k + 1], stop=self._stop)
+            if status == kernel.FAILED:
+                return k + 1, status
+            bonus[k] = env.held.sum() - reward[k]
+            if status == kernel.SUCCESS:
+                return k + 1, status
+        return len(actions), status
 
     def _run_shaped(
         self, slot: _Slot, shaping: Shaping, actions: Array, reward: Array, bonus: Array
@@ -275,8 +294,8 @@ class MujocoVecEnv:
         """
         if not self.info.cameras:
             raise NotImplementedError("this environment has no cameras; make it with cameras=1 or 2")
-        if camera not in CAMERAS:
-            raise UserError(f"unknown camera '{camera}'.{suggest(camera, CAMERAS)}")
+        if camera not in self._cameras:
+            raise UserError(f"unknown camera '{camera}'.{suggest(camera, self._cameras)}")
         check_env_ids([env_id], len(self._slots))
         out = np.empty((1, size, size, 3), np.uint8)
         self._draw(self._slots[env_id], (camera,), out)
@@ -295,8 +314,14 @@ class MujocoVecEnv:
         return _occupied(self._slots[env_id])[1].held.copy()
 
     def single_env(self, env_id: int) -> tuple[MujocoTask, Env]:
-        """The task that an env holds or held last, and its physics, to read. ValueError before its first reset."""
+        """The task that an env holds or held last, and its physics, to read. ValueError before its first reset.
+
+        Raises:
+            UserError: The robot is not LIBERO's Panda.
+        """
         scene, env = _occupied(self._slots[env_id])
+        if not isinstance(env, Env):
+            raise UserError(f"this is for LIBERO's Panda, and suite '{scene.task.suite}' has a {scene.task.robot.name}")
         return scene.task, env
 
     def task(self, env_id: int) -> MujocoTask:
@@ -332,13 +357,36 @@ class MujocoVecEnv:
             other.result()
 
 
+def _shown(robot: RobotSpec, cameras: int | Sequence[str] | None) -> tuple[str, ...]:
+    """The cameras that are rendered; UserError for one that there is not."""
+    known = robot.cameras
+    if cameras is None:
+        return known
+    if isinstance(cameras, int):
+        if not 0 <= cameras <= len(known):
+            raise UserError(f"there are 0 to {len(known)} cameras ({', '.join(known)}), not {cameras}")
+        return known[:cameras]
+    for name in cameras:
+        if name not in known:
+            raise UserError(f"unknown camera '{name}'.{suggest(name, known)}")
+    refuse_twice(cameras, "camera")
+    return tuple(cameras)
+
+
+def _one_robot(tasks: Sequence[MujocoTask]) -> RobotSpec:
+    robot, *others = dict.fromkeys(task.robot for task in tasks)
+    if others:
+        raise UserError("the tasks of one environment have one robot; open an environment for each suite")
+    return robot
+
+
 def _era(tasks: Sequence[MujocoTask]) -> str:
     """Words on the eras of these tasks, none where the running MuJoCo is as it is."""
     eras = dict.fromkeys(task.era for task in tasks)
     return "" if list(eras) == [CURRENT] else f", era {'+'.join(eras)}"
 
 
-def _occupied(slot: _Slot) -> tuple[Scene, Env]:
+def _occupied(slot: _Slot) -> tuple[Scene, Env | JointEnv]:
     if slot.scene is None or slot.env is None:
         raise ValueError("the env holds no episode; reset it first")
     return slot.scene, slot.env

@@ -128,11 +128,12 @@ def camera_pose(model: mujoco.MjModel, camera: int, xpos: Array, xmat: Array) ->
     if model.cam_mode[camera] == _FIXED or target < 0:
         return at, rotations[body] @ matrices(model.cam_quat[camera : camera + 1])[0]
     back = at - xpos[target]
-    back /= np.linalg.norm(back)
+    mujoco.mju_normalize3(back)
     right = np.cross((0.0, 0.0, 1.0), back)
-    right /= np.linalg.norm(right)
+    mujoco.mju_normalize3(right)  # makes it (1, 0, 0) where it is nothing: of a camera straight above its target
     up = np.cross(back, right)
-    return at, np.stack([right, up / np.linalg.norm(up), back], axis=1)
+    mujoco.mju_normalize3(up)
+    return at, np.stack([right, up, back], axis=1)
 
 
 def placed_cameras(

@@ -45,10 +45,20 @@ class Shaping:
         if not 0.0 <= self.gamma <= 1.0:
             raise UserError(f"the discount of a staged reward must lie in [0, 1], got {self.gamma}")
 
-    def potential(self, facts: Facts, data: mujoco.MjData, held: Array) -> float:
-        """phi in [0, 1] of the state in `data`; held: bool [G], which facts hold in it."""
+    def potential(self, facts: Facts | None, data: mujoco.MjData, held: Array) -> float:
+        """phi in [0, 1] of the state in `data`.
+
+        Args:
+            facts: None where the task has stages.
+            held: bool [G], which facts hold in it, or which stages are reached.
+
+        Raises:
+            UserError: `shaped` is of facts, and the task has stages.
+        """
         if self.kind == "staged":
-            return float(held.sum()) / len(facts)
+            return float(held.sum()) / len(held)
+        if facts is None:
+            raise UserError("the reward 'shaped' needs a goal of facts, and the task has stages: take 'staged'.")
         parts = (1.0 if held[fact] else _progress(facts.distances(data, fact)) for fact in range(len(facts)))
         return sum(parts) / len(facts)
 

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from embodied_rl.errors import UserError, suggest
-from embodied_rl.sim.mujoco.vec_env import CAMERAS, MujocoVecEnv
+from embodied_rl.sim.mujoco.robot import PANDA
+from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.sim.warp import install
 from embodied_rl.sim.warp.batch import Settings, wp_device
 from embodied_rl.sim.warp.images import Images, Shown, group
@@ -27,7 +28,7 @@ class WarpDrawnEnv:
 
     Args:
         physics: the envs; opened with cameras=0, and closed with this env.
-        cameras: how many of CAMERAS are drawn, from the first.
+        cameras: how many of the robot's are drawn, from the first.
         device: 'cpu' or 'cuda'; there are observations and results.
         exact: draw shadows, and antialias.
         randomize: how the looks of episodes differ; the physics stays exact.
@@ -43,19 +44,21 @@ class WarpDrawnEnv:
         self,
         physics: MujocoVecEnv,
         *,
-        cameras: int = len(CAMERAS),
+        cameras: int = len(PANDA.cameras),
         device: str = "cpu",
         exact: bool = False,
         randomize: Randomization | None = None,
     ) -> None:
         if randomize is not None and randomize.changes_physics:
             raise UserError("the CPU engine's friction and masses do not vary: take the simulator warp")
-        if physics.info.cameras or not 1 <= cameras <= len(CAMERAS):
-            raise UserError(f"give 1 to {len(CAMERAS)} cameras, and envs that were opened with cameras=0")
+        if physics.info.cameras or not 1 <= cameras <= len(PANDA.cameras):
+            raise UserError(f"give 1 to {len(PANDA.cameras)} cameras, and envs that were opened with cameras=0")
         place = wp_device(device)
         where = "cpu" if place.is_cpu else f"cuda:{place.ordinal}"
         name = f"mujoco-warp {install.version()} on {where}"
-        info = replace(physics.info, renderer=name + described(randomize), device=where, cameras=CAMERAS[:cameras])
+        info = replace(
+            physics.info, renderer=name + described(randomize), device=where, cameras=PANDA.cameras[:cameras]
+        )
         self.num_envs, self.info = physics.num_envs, info
         self._physics = physics
         view = View(info.cameras, info.image_shape[0], exact)
@@ -97,8 +100,8 @@ class WarpDrawnEnv:
 
     def frame(self, env_id: int, camera: str, size: int) -> Array:
         """Render `camera` at `size`, also after the episode's end: uint8 [size, size, 3] in host memory."""
-        if camera not in CAMERAS:
-            raise UserError(f"unknown camera '{camera}'.{suggest(camera, CAMERAS)}")
+        if camera not in PANDA.cameras:
+            raise UserError(f"unknown camera '{camera}'.{suggest(camera, PANDA.cameras)}")
         task, single_env = self._physics.single_env(env_id)
         qpos = to_device(torch.from_numpy(single_env.seen.qpos.astype(np.float32)), self.info.device)
         return self._images.frame(task, qpos, View((camera,), size, exact=True), env_id)

@@ -14,8 +14,8 @@ from embodied_rl.errors import UserError, suggest
 from embodied_rl.policy import action_chunks
 from embodied_rl.sim.checks import check_env_ids, check_episodes
 from embodied_rl.sim.mujoco.pool import FrameRenderer
+from embodied_rl.sim.mujoco.robot import PANDA
 from embodied_rl.sim.mujoco.task import MujocoTask
-from embodied_rl.sim.mujoco.vec_env import ACTION_DIM, CAMERAS, CONTROL_HZ, PROPRIO_DIM
 from embodied_rl.sim.warp import install, kernels
 from embodied_rl.sim.warp.batch import Settings, wp_device
 from embodied_rl.sim.warp.chunk import run_chunk
@@ -41,7 +41,7 @@ class WarpVecEnv:
         num_envs: N.
         device: 'cpu' or 'cuda'; there are the worlds, observations and results.
         image_size: H = W in pixels of the images of `observe`.
-        cameras: how many of CAMERAS `observe` renders, from the first; 0: `images` is empty.
+        cameras: how many of the robot's `observe` renders, from the first; 0: `images` is empty.
         renderer: 'warp' draws all worlds in one batch on the device; a renderer of `embodied_rl.sim.render` draws them
             one by one on the CPU. Without one, `observe` fills no images and needs cameras=0.
         exact: pictures of 'warp' have shadows and are antialiased.
@@ -65,7 +65,7 @@ class WarpVecEnv:
         *,
         device: str = "cpu",
         image_size: int = 128,
-        cameras: int = len(CAMERAS),
+        cameras: int = len(PANDA.cameras),
         renderer: FrameRenderer | Literal["warp"] | None = "warp",
         exact: bool = False,
         stop_at_success: bool = True,
@@ -77,8 +77,8 @@ class WarpVecEnv:
             raise UserError("an environment needs at least one task")
         if num_envs < 1 or image_size < 1:
             raise UserError("num_envs and image_size must be at least 1")
-        if not 0 <= cameras <= len(CAMERAS):
-            raise UserError(f"there are 0 to {len(CAMERAS)} cameras ({', '.join(CAMERAS)}), not {cameras}")
+        if not 0 <= cameras <= len(PANDA.cameras):
+            raise UserError(f"there are 0 to {len(PANDA.cameras)} cameras ({', '.join(PANDA.cameras)}), not {cameras}")
         if renderer is None and cameras:
             raise UserError("without a renderer an environment has no cameras: open it with cameras=0")
         if randomize is not None and randomize.changes_looks and renderer != "warp":
@@ -95,7 +95,7 @@ class WarpVecEnv:
         where = "cpu" if place.is_cpu else f"cuda:{place.ordinal}"
         self._settings = Settings(where, on_gpu if graph is None else graph, deterministic)
         self._stop = stop_at_success
-        view = View(CAMERAS[:cameras], image_size, exact)
+        view = View(PANDA.cameras[:cameras], image_size, exact)
         if renderer == "warp":
             self._images: Images | HostImages | None = Images(num_envs, view, self._settings, randomize)
         else:
@@ -115,13 +115,13 @@ class WarpVecEnv:
             suite="+".join(dict.fromkeys(task.suite for task in tasks)),
             simulator=f"mujoco-warp {install.version()} on {where}{repeats}{described(randomize)}",
             renderer=_name_of(renderer, where),
-            cameras=CAMERAS[:cameras],
+            cameras=PANDA.cameras[:cameras],
             image_shape=(image_size, image_size),
-            proprio_dim=PROPRIO_DIM,
-            action_dim=ACTION_DIM,
-            action_low=(-1.0,) * ACTION_DIM,
-            action_high=(1.0,) * ACTION_DIM,
-            control_hz=CONTROL_HZ,
+            proprio_dim=PANDA.proprio_dim,
+            action_dim=PANDA.action_dim,
+            action_low=PANDA.action_low,
+            action_high=PANDA.action_high,
+            control_hz=PANDA.control_hz,
             max_episode_steps=max(task.max_episode_steps for task in tasks),
             device=where,
         )
@@ -160,8 +160,10 @@ class WarpVecEnv:
             ValueError: for non-finite or misshapen actions, and for an env whose episode has ended.
         """
         rows, steps, dim = action_chunks(actions).shape
-        if rows != len(env_ids) or steps < 1 or dim != ACTION_DIM:
-            raise ValueError(f"actions must be [{len(env_ids)}, K, {ACTION_DIM}] with K >= 1, got {(rows, steps, dim)}")
+        if rows != len(env_ids) or steps < 1 or dim != PANDA.action_dim:
+            raise ValueError(
+                f"actions must be [{len(env_ids)}, K, {PANDA.action_dim}] with K >= 1, got {(rows, steps, dim)}"
+            )
         check_env_ids(env_ids, self.num_envs)
         actions = actions.to(self.info.device)
         with self._lock:
@@ -216,8 +218,8 @@ class WarpVecEnv:
 
     def frame(self, env_id: int, camera: str, size: int) -> Array:
         """Render `camera` at `size`, also after the episode's end: uint8 [size, size, 3]."""
-        if camera not in CAMERAS:
-            raise UserError(f"unknown camera '{camera}'.{suggest(camera, CAMERAS)}")
+        if camera not in PANDA.cameras:
+            raise UserError(f"unknown camera '{camera}'.{suggest(camera, PANDA.cameras)}")
         if self._images is None:
             raise NotImplementedError("this environment was opened without a renderer")
         check_env_ids([env_id], self.num_envs)

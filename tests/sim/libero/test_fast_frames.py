@@ -11,7 +11,7 @@ import pytest
 from embodied_rl.sim.libero.tasks import load_task
 from embodied_rl.sim.mujoco.factory import choose_render_quality, choose_renderer
 from embodied_rl.sim.mujoco.indicators import FIRST_GROUP
-from embodied_rl.sim.mujoco.vec_env import CAMERAS
+from embodied_rl.sim.mujoco.robot import PANDA
 from embodied_rl.sim.render import Probe
 from embodied_rl.sim.render import choose as _choose
 from embodied_rl.sim.render.mesh.renderer import RasterRenderer
@@ -27,7 +27,7 @@ import sys
 from pathlib import Path
 import mujoco, numpy as np
 from embodied_rl.sim.libero.tasks import load_task
-from embodied_rl.sim.mujoco.vec_env import CAMERAS
+from embodied_rl.sim.mujoco.robot import PANDA
 from embodied_rl.sim.render.gl import GlRenderer
 backend, root, name, groups, poses, out = sys.argv[1:]
 where = np.load(poses)
@@ -36,7 +36,7 @@ for k, pictures in enumerate((True, False)):
     renderer = GlRenderer(backend, images=pictures)
     scene = renderer.add_scene(load_task(Path(root), name).build_visual())
     sites = tuple(int(word) for word in groups.split())
-    renderer.render(scene, where["xpos"], where["xmat"], CAMERAS, frames[k], sites)
+    renderer.render(scene, where["xpos"], where["xmat"], PANDA.cameras, frames[k], sites)
 np.save(out, frames)
 """
 
@@ -61,13 +61,13 @@ def test_fast_frames_are_nearly_the_official_ones(
     official, plain = np.load(tmp_path / "out.npy")
     renderer, frames = RasterRenderer(), np.zeros_like(official)
     scene = renderer.add_scene(model)
-    renderer.render(scene, data.xpos, data.xmat, CAMERAS, frames, groups)
+    renderer.render(scene, data.xpos, data.xmat, PANDA.cameras, frames, groups)
     found = [psnr(frame, true) for frame, true in zip(frames, official, strict=True)]
     assert found[0] > agentview, found
     assert found[1] > wrist, found
     assert np.mean(found) > np.mean([psnr(a, b) for a, b in zip(plain, official, strict=True)]) + gain, found
     moved = data.xpos + 0.02 * (np.arange(model.nbody) > 0)[:, None]  # what 2 cm too far would look like
-    renderer.render(scene, moved, data.xmat, CAMERAS[:1], frames[:1], groups)
+    renderer.render(scene, moved, data.xmat, PANDA.cameras[:1], frames[:1], groups)
     assert psnr(frames[0], official[0]) < found[0] - 3
 
 

@@ -12,11 +12,11 @@ import torch
 
 from embodied_rl.errors import UserError
 from embodied_rl.sim.metaworld import load
-from embodied_rl.sim.metaworld.install import installed
 from embodied_rl.sim.metaworld.pictures import CAMERAS, visual_model
 from embodied_rl.sim.metaworld.tasks import INSTRUCTIONS, load_tasks
 from embodied_rl.sim.metaworld.vec_env import MetaWorldFactory, MetaWorldVecEnv, Setup
 from embodied_rl.sim.metaworld.world import World
+from embodied_rl.sim.pinned_wheel import METAWORLD, PinnedWheel
 from embodied_rl.sim.render.mesh.renderer import RasterRenderer
 from embodied_rl.sim.step_reward import StepReward
 from embodied_rl.sim.wrappers.subprocess_env import ProcessVecEnv
@@ -177,8 +177,8 @@ def test_watched_processes_show_the_same(tmp_path: Path) -> None:
 
 
 def test_without_the_package_one_line_says_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert installed() is not None or load.load_metaworld()
+    assert METAWORLD.installed() is not None or load.load_metaworld()
     monkeypatch.setattr(load.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(load, "installed", lambda: None)
+    monkeypatch.setattr(PinnedWheel, "installed", lambda _: None)
     with pytest.raises(UserError, match="MetaWorld is not installed; run: embodied-rl assets install metaworld"):
         load.load_metaworld.__wrapped__()

@@ -7,11 +7,11 @@ import os
 
 import pytest
 
-from embodied_rl.sim.metaworld.install import COMMAND, installed
+from embodied_rl.sim.pinned_wheel import METAWORLD
 
 
 def needs_metaworld() -> pytest.MarkDecorator:
     """Skips a test where MetaWorld is not installed; never in CI."""
-    there = installed() is not None or importlib.util.find_spec("metaworld") is not None
+    there = METAWORLD.installed() is not None or importlib.util.find_spec("metaworld") is not None
     missing = not there and os.environ.get("CI") != "true"
-    return pytest.mark.skipif(missing, reason=f"MetaWorld is not installed: {COMMAND}")
+    return pytest.mark.skipif(missing, reason=f"MetaWorld is not installed: {METAWORLD.command}")

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.mujoco.vec_env import CAMERAS, MujocoVecEnv
+from embodied_rl.sim.mujoco.robot import PANDA
+from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.sim.tabletop import load_suite
 from embodied_rl.types import Array, EpisodeSpec
 
@@ -91,7 +92,7 @@ def test_observation(env: MujocoVecEnv) -> None:
     angle = np.linalg.norm(turn)
     mujoco.mju_axisAngle2Quat(quat, turn / angle, angle)
     assert abs(quat @ data.body("robot0_right_hand").xquat) == pytest.approx(1.0, abs=1e-6)
-    assert (env.frame(3, CAMERAS[1], 5) == out.images[0, 0, 0, 0].numpy()).all()
+    assert (env.frame(3, PANDA.cameras[1], 5) == out.images[0, 0, 0, 0].numpy()).all()
 
 
 def test_up_goes_up(env: MujocoVecEnv) -> None:

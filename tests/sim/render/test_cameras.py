@@ -16,6 +16,8 @@ XML = """
 <mujoco>
   <worldbody>
     <geom type="plane" size="1 1 .1" rgba=".3 .5 .4 1"/>
+    <camera name="above" mode="targetbody" target="spot" pos=".2 .1 1.2"/>
+    <body name="spot" pos=".2 .1 0"><geom type="sphere" size=".03" rgba=".1 .1 .1 1"/></body>
     <camera name="aim" mode="targetbody" target="arm" pos=".5 -.6 .7"/>
     <body name="arm" pos=".1 .1 .3" euler="10 20 30">
       <joint type="free"/>
@@ -33,7 +35,7 @@ XML = """
   </worldbody>
 </mujoco>
 """
-CAMERAS = ("still", "beside", "aim", "back")
+CAMERAS = ("still", "beside", "aim", "back", "above")
 
 
 def moved(extra: str = "") -> tuple[mujoco.MjModel, mujoco.MjData]:
@@ -75,10 +77,10 @@ def test_they_show_what_a_fixed_camera_there_shows(renderer: type[RasterRenderer
     model, data = moved(fixed)
     drawn = renderer()
     scene = drawn.add_scene(model)
-    images = np.zeros((6, 48, 48, 3), np.uint8)
+    images = np.zeros((2 * len(CAMERAS[1:]), 48, 48, 3), np.uint8)
     names = (*CAMERAS[1:], *(f"as-{name}" for name in CAMERAS[1:]))
     drawn.render(scene, data.xpos, data.xmat, names, images)
-    for one, two in zip(images[:3], images[3:], strict=True):
+    for one, two in zip(images[: len(images) // 2], images[len(images) // 2 :], strict=True):
         assert one.std() > 5
         assert np.abs(one.astype(int) - two).max() <= 1
 

@@ -14,7 +14,8 @@ import torch
 
 from embodied_rl.errors import UserError
 from embodied_rl.rollout.sampler import EpisodeSampler
-from embodied_rl.sim.mujoco.vec_env import CAMERAS, MujocoVecEnv
+from embodied_rl.sim.mujoco.robot import PANDA
+from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.types import EpisodeSpec, Observation
 from embodied_rl.vec_env import VecEnv
 from tests.sim.contract import draw
@@ -123,7 +124,7 @@ def test_what_cannot_vary_is_refused() -> None:
 def test_looks_are_drawn_by_one_thread_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Env groups of a pipelined scheduler reset while others are drawn: two that met a task for the first time would
     each make its renderer, and the looks that one of them holds would never be seen."""
-    pictures = Images(2, View(CAMERAS, 8), Settings(DEVICE, False, False), Randomization(color=0.2))
+    pictures = Images(2, View(PANDA.cameras, 8), Settings(DEVICE, False, False), Randomization(color=0.2))
     free: list[bool] = []
 
     def meets(_: object) -> SimpleNamespace:

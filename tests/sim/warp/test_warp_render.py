@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from embodied_rl.errors import UserError
-from embodied_rl.sim.mujoco.vec_env import CAMERAS, MujocoVecEnv
+from embodied_rl.sim.mujoco.robot import PANDA
+from embodied_rl.sim.mujoco.vec_env import MujocoVecEnv
 from embodied_rl.sim.render import make_renderer
 from embodied_rl.sim.render.raycast import RaycastRenderer
 from embodied_rl.types import Array, EpisodeSpec
@@ -56,16 +57,16 @@ def poses(model: mujoco.MjModel, qpos: Array) -> mujoco.MjData:
 def by_ray_caster(model: mujoco.MjModel, qpos: Array) -> Array:
     """uint8 [WORLDS, V, SIZE, SIZE, 3]."""
     renderer = make_renderer("raycast", ())
-    number, out = renderer.add_scene(model), np.zeros((len(qpos), len(CAMERAS), SIZE, SIZE, 3), np.uint8)
+    number, out = renderer.add_scene(model), np.zeros((len(qpos), len(PANDA.cameras), SIZE, SIZE, 3), np.uint8)
     for row, at in enumerate(qpos):
         data = poses(model, at)
-        renderer.render(number, data.xpos, data.xmat, CAMERAS, out[row])
+        renderer.render(number, data.xpos, data.xmat, PANDA.cameras, out[row])
     return out
 
 
 def test_pictures_have_the_native_layout_and_colours(scene: tuple[SceneRenderer, Array]) -> None:
     renderer, qpos = scene
-    ours = renderer.draw(torch.from_numpy(qpos).to(DEVICE), View(CAMERAS, SIZE)).cpu().numpy()
+    ours = renderer.draw(torch.from_numpy(qpos).to(DEVICE), View(PANDA.cameras, SIZE)).cpu().numpy()
     by_rays = by_ray_caster(renderer.host, qpos)
     assert (ours.dtype, ours.shape) == (np.uint8, by_rays.shape)
 
@@ -79,13 +80,13 @@ def test_pictures_have_the_native_layout_and_colours(scene: tuple[SceneRenderer,
 
 def test_depth_and_geoms_are_those_of_the_native_model(scene: tuple[SceneRenderer, Array]) -> None:
     renderer, qpos = scene
-    geoms, depth = renderer.geometry(torch.from_numpy(qpos).to(DEVICE), View(CAMERAS, SIZE))
+    geoms, depth = renderer.geometry(torch.from_numpy(qpos).to(DEVICE), View(PANDA.cameras, SIZE))
     caster = RaycastRenderer()
     number = caster.add_scene(renderer.host)
     same, errors = [], []
     for row, at in enumerate(qpos):
         data = poses(renderer.host, at)
-        for v, camera in enumerate(CAMERAS):
+        for v, camera in enumerate(PANDA.cameras):
             ids, far = caster.geometry(number, data.xpos, data.xmat, camera, SIZE, SIZE)
             equal = geoms[row, v].cpu().numpy() == ids
             same.append(equal.mean())
@@ -97,7 +98,7 @@ def test_depth_and_geoms_are_those_of_the_native_model(scene: tuple[SceneRendere
 
 def test_a_picture_does_not_depend_on_the_other_worlds(scene: tuple[SceneRenderer, Array]) -> None:
     renderer, qpos = scene
-    at, view = torch.from_numpy(qpos).float().to(DEVICE), View(CAMERAS[:1], 32)
+    at, view = torch.from_numpy(qpos).float().to(DEVICE), View(PANDA.cameras[:1], 32)
     together = renderer.draw(at, view).clone()
     assert torch.equal(renderer.draw(at[2:], view)[0], together[2])
     sick = at.clone()
