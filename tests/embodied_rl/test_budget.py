@@ -25,7 +25,7 @@ LINES = {
     "config": 1785,
     "data": 2790,
     "evaluation": 2030,
-    "factory": 3080,
+    "factory": 3100,
     "jobs": 8565,
     "learner": 2380,
     "rewards": 1310,
@@ -34,7 +34,7 @@ LINES = {
     "studies": 1800,
     "telemetry": 1580,
     "training": 1820,
-    "utils": 1480,
+    "utils": 1490,
 }
 KEYS = 142
 """Distinct keys of a config.yaml, over every kind of simulator, policy, algorithm and scheduler."""
