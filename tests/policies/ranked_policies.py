@@ -70,7 +70,6 @@ POLICIES: dict[str, Callable[[], Any]] = {
     "pi0.5": lambda: pi0_models.tiny_policy("pi05"),
     "pi0.5, recompute": lambda: _trained_as(pi0_models.tiny_policy("pi05"), recompute=True),
     "smolvla": smolvla_models.tiny_policy,
-    "act": act_models.tiny_policy,
     "wrapped tokens, LoRA": lambda: wrapped("tokens", lora_rank=2),
     "wrapped velocity field": lambda: wrapped("velocity"),
 }

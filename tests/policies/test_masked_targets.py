@@ -16,7 +16,7 @@ from embodied_rl.policies.mlp.policy import MLPPolicy
 from embodied_rl.policies.pi0.policy import Pi0Policy
 from embodied_rl.policy import masked_steps
 from embodied_rl.types import Observation
-from tests.policies import oft_policies, pi0_models, ranked_policies
+from tests.policies import act_models, oft_policies, pi0_models, ranked_policies
 
 ROWS = 3
 FAMILIES: dict[str, Callable[[], Any]] = {
@@ -26,7 +26,7 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     "pi0": lambda: pi0_models.tiny_policy(flow=FlowSettings(loss_samples=2)),
     "pi0.5": ranked_policies.POLICIES["pi0.5"],
     "smolvla": ranked_policies.POLICIES["smolvla"],
-    "act": ranked_policies.POLICIES["act"],
+    "act": act_models.tiny_policy,
     "mlp": lambda: MLPPolicy.fresh(MLPModelConfig(observation_dim=2, action_dim=2, chunk_len=3), seed=0),
 }
 
