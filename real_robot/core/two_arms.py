@@ -108,8 +108,8 @@ class TwoArmRobot:
                 found.append(Reason(WORKSPACE, f"{arm.name}: {arm.tool_frame} at {at} m"))
         kept = self.clearance.between(path)
         if kept.min() < self.distance + MARGIN:
-            left, right, apart = self.clearance.nearest(path[kept.argmin()])
-            found.append(Reason(DISTANCE, f"{left} and {right} {apart:.3f} m apart, at least {self.distance:g}"))
+            left, right, _ = self.clearance.nearest(path[kept.argmin()])
+            found.append(Reason(DISTANCE, f"{left} and {right} {kept.min():.3f} m apart, at least {self.distance:g}"))
         return tuple(found)
 
 

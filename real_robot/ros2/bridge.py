@@ -197,7 +197,8 @@ class Bridge:
 
     def _resume_alone(self, output: Output, now_ns: int) -> None:
         resume_s, waits = self.context.options.resume_s, bool(self.context.alarm.asks)  # for a person, also on a twin
-        if output.tick.state is not ArmState.HOLDING or output.tick.faults or resume_s is None or waits:
+        begins = output.tick.state is not ArmState.HOLDING or output.tick.held is not None
+        if begins or output.tick.faults or resume_s is None or waits:
             self._healthy_ns = now_ns
         elif now_ns - self._healthy_ns >= resume_s * 1e9 and self._operator.wants_to_run:
             self.loop.fire(Event.RESUME, now_ns, "no faults any more")
