@@ -27,13 +27,12 @@ BENCHES = (
     "few-episodes",
     "gpu",
     "backends",
-    "aloha",
     "ranks",
 )
 _OWNERS = {
     "assets": ("libero",),
     "demos": ("few-episodes",),
-    "environment": ("libero", "aloha"),
+    "environment": ("libero",),
     "episodes": ("few-episodes",),
     "only": ("pipeline", "few-episodes", "gpu", "backends"),
     "preset": ("vla",),
@@ -59,12 +58,11 @@ class BenchCommand:
     help and a detector of failures included (half a minute a run on an idle core); goes on with the same --json.
     gpu: act, update, memory, drawing, and serial against pipelined with a small and a large policy; at most 9 minutes.
     backends: env-steps and images a second of every simulator that is installed.
-    aloha: a control step and pictures against gym-aloha, which it installs apart (0.5 GB), and the expert's success.
     ranks: the training loop in two ranks against one process with two threads (about 6 min on two idle cores).
     """
 
     name: Annotated[str, tyro.conf.Positional]
-    """sim, loop, libero, policy, pipeline, vla, draw, view-learning, few-episodes, gpu, backends, aloha or ranks."""
+    """sim, loop, libero, policy, pipeline, vla, draw, view-learning, few-episodes, gpu, backends or ranks."""
     json: Path | None = None
     """File for the figures."""
     quick: bool = False
@@ -72,7 +70,7 @@ class BenchCommand:
     assets: Path | None = None
     """libero: checkout of LIBERO's repository or its assets folder; default: where the tasks were exported from."""
     environment: Path | None = None
-    """libero, aloha: folder of the official packages, made where it is new; default: in the cache, beside the tasks."""
+    """libero: folder of the official packages, made where it is new; default: in the cache, beside the tasks."""
     only: str | None = None
     """Some of the parts, separated by commas. gpu: act, update, render, nano, loaded. backends: the simulators.
     pipeline: one of timed, stages that wait (18 min, few cores needed), and real, training (22 min, on a machine that
