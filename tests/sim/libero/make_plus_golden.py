@@ -14,6 +14,7 @@ import io
 import json
 import re
 import sys
+import types
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ def _poses(archive: zipfile.ZipFile) -> list[dict[str, Any]]:
     for word in [words[i * len(words) // _VIEWS] for i in range(_VIEWS)]:
         h, v, scale, turn, tilt = word.split("_noise")[0].split("_")
         arena = _Arena()
-        scene = type("Scene", (), {})()
+        scene = types.SimpleNamespace()
         scene.horizon_view, scene.vertical_view, scene.scale_factor = h, v, float(int(scale) / 100)
         scene.end_point_rot, scene.end_point_vertical = turn, tilt
         found["_setup_camera"](scene, arena)

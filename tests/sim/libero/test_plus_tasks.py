@@ -126,7 +126,9 @@ def test_only_what_the_name_says_changes(maker: PlusTasks, tmp_path: Path) -> No
         pictures.setdefault(said.dimension, []).append((*camera.pos, *camera.quat))
         assert base.start is not None
         assert task.start is not None
-        moved = {key for key in task.start if not np.array_equal(task.start[key], base.start.get(key))}
+        moved = {
+            key for key in task.start if key not in base.start or not np.array_equal(task.start[key], base.start[key])
+        }
         assert bool(moved) == (said.dimension == "robot")
     assert len(set(pictures["camera"])) == 2
     others = {pose for dimension, poses in pictures.items() if dimension != "camera" for pose in poses}
