@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from embodied_rl.sim.aloha.tasks import load_tasks, num_objects
 from embodied_rl.sim.mujoco.factory import MujocoFactory, choose_renderer
@@ -44,7 +45,7 @@ def aloha_factory(suite: str, names: Sequence[str], setup: Setup) -> MujocoFacto
     """
     tasks = tuple(load_tasks(suite, names))
     mode = choose_reward(setup.reward, has_success=True, task=tasks[0].name)
-    renderer = choose_renderer(setup.renderer, tasks, "fast").name if setup.cameras else "auto"
+    renderer: Any = choose_renderer(setup.renderer, tasks, "fast").name if setup.cameras else "auto"  # never 'warp'
     return MujocoFactory(
         tasks,
         renderer,

@@ -122,7 +122,7 @@ def _entry_points(sources: str) -> tuple[Callable[..., tuple[int, int]], Callabl
         stop: bool,
     ) -> tuple[int, int]:
         _ = sources
-        drives, table = borrowed((drives, table))
+        drives, table = borrowed((drives, table))  # pyright: ignore[reportCallIssue]  # numba gives the context itself
         actions, qpos, qvel, ctrl = borrowed((actions, qpos, qvel, ctrl))
         held, reward = borrowed((held, reward))
         for k in range(actions.shape[0]):
