@@ -38,6 +38,7 @@ RUN = {
 }
 """Pages whose snippets run here, and what they print among other things."""
 ELSEWHERE = {
+    "docs/aloha.md": "tests/sim/aloha/test_page.py",
     "docs/views.md": "tests/sim/views/test_trainers.py",
     **{f"docs/extend/{path.name}": "tests/test_examples.py" for path in (ROOT / "docs" / "extend").glob("*.md")},
 }

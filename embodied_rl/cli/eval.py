@@ -57,7 +57,8 @@ Wilson intervals.
                   nothing is kept without --json or --output
   BENCHMARK       {", ".join(EVALUATED)}, or a suite of tasks with a state, whose
                   policy --checkpoint must name: {", ".join(STATE_SUITES[:2])},
-                  {", ".join(STATE_SUITES[2:])}. Writes a folder
+                  {", ".join(STATE_SUITES[2:6])},
+                  {", ".join(STATE_SUITES[6:])}. Writes a folder
                   with the episodes, a report and videos of failures
   --resume DIR    continue the evaluation in DIR: its finished episodes stay,
                   the others run

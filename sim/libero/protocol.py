@@ -208,7 +208,7 @@ LEROBOT = Protocol(
 LIBERO_PLUS = Protocol(
     name="libero_plus",
     source="this project, for LIBERO-plus: as libero on frames of 256 pixels, which its sensor noise needs, resized to "
-    "the policy's size; sylvestf/LIBERO-plus 4976dc3: README.md, libero/libero/envs/env_wrapper.py",
+    "the policy's size; sylvestf/LIBERO-plus 4976dc3: libero/libero/envs/env_wrapper.py",
     render_size=256,
     images="resized",
     settle_steps=10,

@@ -51,7 +51,7 @@ def test_help_names_every_command_and_shows_examples(capsys: pytest.CaptureFixtu
     for name, summary in COMMANDS.items():
         assert f"  {name} " in shown
         assert summary in shown
-    assert shown.count("\n  embodied-rl train ") == 4
+    assert shown.count("\n  embodied-rl train ") == 5
 
 
 def test_every_command_exists() -> None:

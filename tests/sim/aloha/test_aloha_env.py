@@ -274,6 +274,7 @@ def test_cameras_are_where_mujoco_has_them(camera: str) -> None:
     np.testing.assert_allclose(axes.ravel(), env.data.cam_xmat[at], rtol=0, atol=2e-15)
 
 
+@pytest.mark.process
 def test_what_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"unknown camera 'tpo'\. Did you mean 'top'"), opened(CUBE, cameras=("tpo",)):
         pass

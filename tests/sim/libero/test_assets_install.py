@@ -319,7 +319,7 @@ def test_the_commands(stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     ("words", "message"),
     [
         ("assets", "the following arguments are required: ACTION"),
-        ("assets install", "assets install what? One of libero, libero-pro, metaworld, era"),
+        ("assets install", "assets install what? One of libero, libero-pro, libero-plus, metaworld, aloha, era"),
         ("assets instal libero", "unknown action 'instal'. Did you mean 'install'?"),
         ("assets install libreo", "no assets for 'libreo'. Did you mean 'libero'?"),
         ("assets install libero --form x", "unknown option '--form'. Did you mean '--from'?"),
@@ -360,4 +360,5 @@ def test_an_unreadable_bundle_stops_neither_status_nor_verify(tmp_path: Path) ->
 def test_only_install_offers_the_library_of_the_eras(capsys: pytest.CaptureFixture[str]) -> None:
     for action in ("verify", "remove"):
         assert main(["assets", action]) == 2
-        assert capsys.readouterr().err.strip().endswith(f"assets {action} what? One of libero, libero-pro, metaworld")
+        said = capsys.readouterr().err.strip()
+        assert said.endswith(f"assets {action} what? One of libero, libero-pro, libero-plus, metaworld, aloha")

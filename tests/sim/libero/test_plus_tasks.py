@@ -204,6 +204,7 @@ def pinned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return wheel.parent
 
 
+@pytest.mark.process
 def test_a_layout_is_exported_by_the_official_code(stage: Stage, pinned: Path) -> None:
     report = Silent()
     for short in ("bddl_files", "init_files"):
