@@ -56,8 +56,9 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+# It needs more than the 4 GB that node gives a program, and would go on in ever smaller steps.
 types: $(STAMP)
-	$(BIN)/pyright --pythonpath $(BIN)/python
+	NODE_OPTIONS=--max-old-space-size=8192 $(BIN)/pyright --pythonpath $(BIN)/python
 
 docs: $(STAMP)
 	$(PIP) install -q -c constraints.txt -e '.[docs]'

@@ -6,7 +6,7 @@ import importlib.metadata
 from dataclasses import asdict
 from typing import Any
 
-from embodied_rl.config.env import EnvConfig, MetaWorldConfig, SceneConfig, WarpConfig
+from embodied_rl.config.env import AlohaConfig, EnvConfig, MetaWorldConfig, SceneConfig, WarpConfig
 from embodied_rl.config.train import kind_of
 from embodied_rl.factory.scenes import pick_render_quality
 from embodied_rl.factory.suites import Tasks
@@ -72,13 +72,14 @@ def _simulator(tasks: Tasks, env: EnvConfig) -> str:
     package = {"maniskill": "mani-skill"}.get(name, name)
     marks = {"step_reward": "reward_mode", "control": "control_mode"}  # as in scores of before: they stay comparable
     options = [f"{mark} {getattr(env, option)}" for mark, option in marks.items() if hasattr(env, option)]
-    if isinstance(env, MetaWorldConfig):
+    if isinstance(env, AlohaConfig | MetaWorldConfig):
         import mujoco
 
         from embodied_rl.sim.metaworld.load import load_metaworld
+        from embodied_rl.sim.pinned_wheel import ALOHA
 
-        steps = f"metaworld {load_metaworld()}, mujoco {mujoco.__version__}, renderer {env.renderer}"
-        return ", ".join([steps, *options])
+        scenes = f"gym-aloha {ALOHA.version}" if isinstance(env, AlohaConfig) else f"metaworld {load_metaworld()}"
+        return ", ".join([scenes, f"mujoco {mujoco.__version__}", f"renderer {env.renderer}", *options])
     if getattr(env, "device", "cpu") != "cpu":
         options.append(f"device {env.device}")  # pyright: ignore[reportAttributeAccessIssue]
     return ", ".join([f"{package} {importlib.metadata.version(package)}", *options])
